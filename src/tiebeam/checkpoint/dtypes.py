@@ -1,0 +1,152 @@
+"""Element types by the name their format gives them: how many bits, and how bytes become numbers.
+
+NumPy has no bfloat16, no 8-bit floats and nothing below a byte; those decode to float32, exactly (every
+such value is representable in float32). GGUF's block types are decoded by the `gguf` package.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from tiebeam.errors import MissingExtra, UnreadableInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Every element type of the safetensors format, in bits.
+BITS = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8,
+    "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64, "C128": 128,
+}  # fmt: skip
+
+_NUMPY = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
+    "F32": "<f4", "C64": "<c8", "F64": "<f8", "I64": "<i8", "U64": "<u8", "C128": "<c16",
+}  # fmt: skip
+
+# name: exponent bits, mantissa bits, bias, has infinities, "fnuz" (no negative zero: 0x80 is the only NaN)
+_SMALL_FLOATS = {
+    "F4": (2, 1, 1, False, False),
+    "F6_E2M3": (2, 3, 1, False, False),
+    "F6_E3M2": (3, 2, 3, False, False),
+    "F8_E4M3": (4, 3, 7, False, False),
+    "F8_E5M2": (5, 2, 15, True, False),
+    "F8_E4M3FNUZ": (4, 3, 8, False, True),
+    "F8_E5M2FNUZ": (5, 2, 16, False, True),
+}
+
+FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E8M0", *_SMALL_FLOATS})
+
+
+def nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Bytes that a dense tensor takes, or None when the shape does not fill whole bytes (or blocks)."""
+    bits = BITS.get(dtype)
+    if bits is not None:
+        total = prod(shape) * bits
+        return total // 8 if total % 8 == 0 else None
+    block, block_bytes = _gguf_block(dtype)
+    if shape and shape[-1] % block:
+        return None
+    return prod(shape) // block * block_bytes
+
+
+def row_range(dtype: str, shape: tuple[int, ...], start: int, stop: int) -> tuple[int, int]:
+    """Byte range of rows start:stop inside a dense tensor."""
+    total, rows = nbytes(dtype, shape), shape[0]
+    if total is None or (rows and total % rows):
+        raise UnreadableInput(f"rows of a {dtype} tensor of shape {list(shape)} do not start on whole bytes")
+    per_row = total // rows if rows else 0
+    return start * per_row, stop * per_row
+
+
+def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Bytes -> numbers of that shape."""
+    import numpy as np
+
+    if dtype in _NUMPY:
+        return np.frombuffer(raw, _NUMPY[dtype]).reshape(shape)
+    if dtype == "BF16":
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if dtype == "F8_E8M0":
+        exponents = np.frombuffer(raw, np.uint8).astype(np.float32) - 127
+        return np.where(exponents == 128, np.float32(np.nan), np.exp2(exponents)).astype(np.float32).reshape(shape)
+    if dtype in _SMALL_FLOATS:
+        return _small_float_values(dtype)[_unpack(np.frombuffer(raw, np.uint8), BITS[dtype])].reshape(shape)
+    return _decode_gguf(dtype, raw, shape)
+
+
+def decode_strided(dtype: str, raw: bytes, shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.generic]:
+    """The same for a view with element strides; `raw` must span the last element it reaches."""
+    import numpy as np
+
+    flat = decode(dtype, raw, (len(raw) * 8 // BITS[dtype],))
+    reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1 if prod(shape) else 0
+    if reach > flat.size or min(strides, default=0) < 0:
+        raise UnreadableInput(f"a tensor of shape {list(shape)} and strides {list(strides)} reaches past its storage")
+    return np.lib.stride_tricks.as_strided(flat, shape, tuple(s * flat.itemsize for s in strides), writeable=False)
+
+
+def _unpack(raw: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Split bytes into `bits`-wide codes, lowest bits first."""
+    import numpy as np
+
+    if bits == 8:
+        return raw
+    flat = np.unpackbits(raw, bitorder="little").reshape(-1, bits)
+    return np.packbits(flat, axis=1, bitorder="little").reshape(-1)
+
+
+@cache
+def _small_float_values(dtype: str) -> NDArray[np.float32]:
+    """The value of every code of a small float: at most 256 of them."""
+    import numpy as np
+
+    exponent_bits, mantissa_bits, bias, infinities, fnuz = _SMALL_FLOATS[dtype]
+    codes = np.arange(1 << (1 + exponent_bits + mantissa_bits))
+    exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    sign = np.where(codes >> (exponent_bits + mantissa_bits), -1.0, 1.0)
+    fraction = mantissa / (1 << mantissa_bits)
+    values = sign * np.where(exponent, (1 + fraction) * 2.0 ** (exponent - bias), fraction * 2.0 ** (1 - bias))
+    top = (1 << exponent_bits) - 1
+    if infinities:
+        values = np.where(exponent == top, np.where(mantissa == 0, sign * np.inf, np.nan), values)
+    elif fnuz:
+        values[1 << (exponent_bits + mantissa_bits)] = np.nan
+    elif dtype == "F8_E4M3":  # the only code of the format without infinities that stands for NaN
+        values = np.where((exponent == top) & (mantissa == 7), np.nan, values)
+    return values.astype(np.float32)
+
+
+def _gguf_block(dtype: str) -> tuple[int, int]:
+    """(elements, bytes) of one block of a GGUF type."""
+    try:
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    except ImportError:
+        raise MissingExtra(f"the element type {dtype}", "gguf") from None
+    try:
+        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[dtype]]
+    except KeyError:
+        raise UnreadableInput(
+            f"the element type {dtype!r} is not known; this version reads {', '.join(BITS)} and GGUF's types"
+        ) from None
+    return block, block_bytes
+
+
+def _decode_gguf(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    import numpy as np
+
+    _gguf_block(dtype)
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    try:
+        values = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[dtype])
+    except NotImplementedError:
+        raise UnreadableInput(f"the gguf package cannot decode {dtype} yet") from None
+    return np.asarray(values, np.float32).reshape(shape)
