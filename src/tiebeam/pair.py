@@ -79,8 +79,9 @@ class Matrix:
 class Pair:
     """Both ends and the three facts about them.
 
-    `head` is None when no separate head tensor is stored; `one_storage` says that both names are stored but
-    point at the same bytes, which only formats with aliases (PyTorch) can express.
+    `head` is None when no head tensor is stored. `one_storage` says that both names are stored but point at the
+    same bytes, which only formats with aliases (PyTorch) can express. `encoder` says that this class of model
+    has no head by design, so nothing is missing.
     """
 
     embed: Matrix | None
@@ -89,6 +90,7 @@ class Pair:
     declared_by: str
     equal: bool | None = None
     one_storage: bool = False
+    encoder: bool = False
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -98,6 +100,8 @@ class Pair:
     def tie(self) -> Tie:
         """The verdict. When nothing is declared, what is stored speaks for itself."""
         if self.embed is None and self.head is None:
+            return Tie.NONE
+        if self.encoder and self.head is None:
             return Tie.NONE
         if self.embed is None:
             return Tie.SWAPPED
