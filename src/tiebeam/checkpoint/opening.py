@@ -122,13 +122,15 @@ def _format_of(files: Files, name: str) -> str:
         return "gguf"
     if magic.startswith(b"PK\x03\x04"):
         return "npz" if name.endswith(".npz") else "pytorch"
-    if magic.startswith(b"\x80") or name.endswith(_PYTORCH_SUFFIXES):
+    if magic[8:9] == b"{":  # before pickle: a header of 640 bytes starts like one, b"\x80\x02"
+        return "safetensors"
+    if name.endswith(_PYTORCH_SUFFIXES) or (magic.startswith(b"\x80") and not name.endswith(".safetensors")):
         return "pytorch"
     if name.endswith(".gguf"):
         raise UnreadableInput(f"{name} is not a GGUF file: it starts with {magic[:4]!r}, not b'GGUF'")
     if name.endswith(".npz"):
         raise UnreadableInput(f"{name} is not an npz file: it is not a zip archive")
-    if name.endswith(".safetensors") or magic[8:9] == b"{":
+    if name.endswith(".safetensors"):
         return "safetensors"
     raise UnreadableInput(f"{name} is neither safetensors, GGUF, PyTorch nor npz (it starts with {magic[:8]!r})")
 

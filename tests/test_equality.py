@@ -1,0 +1,118 @@
+"""Equal means the same numbers; a difference is described as it is."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from building import table
+from tiebeam import equality
+from tiebeam.checkpoint import open_checkpoint
+from tiebeam.equality import compare
+
+
+def verdict(tmp_path, embed, head):
+    save_file({"embed": embed, "head": head}, tmp_path / "m.safetensors")
+    return compare(open_checkpoint(tmp_path / "m.safetensors"), "embed", "head")
+
+
+def test_identical_bytes_are_equal(tmp_path):
+    found = verdict(tmp_path, table(), table())
+    assert found.equal
+    assert found.difference is None
+
+
+def test_unrelated_tables_differ_in_every_row_with_a_cosine_near_zero(tmp_path):
+    found = verdict(tmp_path, table(0, 2000, 64), table(1, 2000, 64))
+    assert not found.equal
+    assert found.difference.rows_differing == found.difference.rows
+    assert found.difference.sampled
+    assert abs(found.difference.median_cosine) < 0.1
+    assert not found.difference.few_rows
+
+
+@pytest.mark.parametrize("rows", [[0], [1999], [3, 700, 1500]])
+def test_a_few_changed_rows_are_counted_exactly(tmp_path, rows):
+    head = table(0, 2000, 64)
+    head[rows] += 0.5
+    found = verdict(tmp_path, table(0, 2000, 64), head)
+    assert not found.equal
+    assert found.difference.rows_differing == len(rows)
+    assert found.difference.rows == 2000
+    assert found.difference.few_rows
+    assert found.difference.largest == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path):
+    head = table(0, 9000, 300)  # 10.8 MB: both readers have blocks of their own
+    head[-1, -1] = np.nextafter(head[-1, -1], np.float32(9))
+    found = verdict(tmp_path, table(0, 9000, 300), head)
+    assert not found.equal
+    assert found.difference.rows_differing == 1
+
+
+def test_a_large_twin_is_read_to_the_end(tmp_path):
+    assert verdict(tmp_path, table(0, 9000, 300), table(0, 9000, 300)).equal
+
+
+def test_negative_zero_is_the_same_number_as_zero(tmp_path):
+    embed, head = table(), table()
+    embed[3, 2], head[3, 2] = 0.0, -0.0
+    assert verdict(tmp_path, embed, head).equal
+
+
+def test_equal_up_to_rounding_is_a_twin_and_the_report_says_so(tmp_path):
+    found = verdict(tmp_path, table(0, 500, 64), table(0, 500, 64).astype(np.float16))
+    assert found.equal
+    assert "up to rounding" in found.how
+    assert "sampled" in found.how
+
+
+def test_one_bad_row_forbids_calling_two_types_equal(tmp_path):
+    embed = table(0, 200, 64)
+    head = embed.astype(np.float16)
+    head[150] = head[10]
+    found = verdict(tmp_path, embed, head)
+    assert not found.equal
+
+
+def test_two_zero_rows_agree_and_a_zero_row_beside_another_does_not(tmp_path):
+    embed = table(0, 50, 16)
+    embed[7] = 0
+    assert verdict(tmp_path, embed, embed.astype(np.float16)).equal
+    head = embed.astype(np.float16)
+    head[7] = 1
+    assert not verdict(tmp_path, embed, head).equal
+
+
+def test_more_rows_on_one_side_is_a_difference_that_counts_them(tmp_path):
+    embed = table(0, 1000, 16)
+    found = verdict(tmp_path, embed, embed[:990].copy())
+    assert not found.equal
+    assert found.difference.extra_rows == 10
+    assert found.difference.rows_differing == 0
+    assert "embed has 10 more rows" in found.how
+
+
+def test_different_widths_are_different(tmp_path):
+    assert "shapes differ" in verdict(tmp_path, table(0, 50, 16), table(0, 50, 8)).how
+
+
+def test_infinities_and_nans_do_not_stop_the_comparison(tmp_path):
+    embed, head = table(), table()
+    embed[1, 1] = head[1, 1] = np.nan
+    embed[2, 2] = np.inf
+    found = verdict(tmp_path, embed, head)
+    assert not found.equal
+    assert found.difference.rows_differing == 1
+    assert found.difference.largest == np.inf
+
+
+def test_block_scan_agrees_with_the_obvious_comparison(tmp_path, monkeypatch):
+    monkeypatch.setattr(equality, "BLOCK", 64)
+    random = np.random.default_rng(7)
+    for trial in range(60):
+        embed = table(trial, 37, 5)
+        head = embed.copy()
+        for _ in range(random.integers(0, 3)):
+            head[random.integers(37), random.integers(5)] += random.integers(0, 2)
+        assert verdict(tmp_path, embed, head).equal == np.array_equal(embed, head)
