@@ -7,6 +7,7 @@ only be equal up to rounding: a sample of rows is decoded, and only cosines abov
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,8 @@ class Difference:
         return not self.sampled and self.rows_differing <= self.rows // 2
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "few_rows": self.few_rows}
+        largest = self.largest if math.isfinite(self.largest) else None  # JSON has no infinity
+        return {**asdict(self), "largest": largest, "few_rows": self.few_rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[ra
         if unequal.any():
             with np.errstate(invalid="ignore"):
                 gaps = np.abs(e - w)[unequal]
-            largest = max(largest, float(np.max(np.nan_to_num(gaps, nan=np.inf))))
+            largest = max(largest, float(np.max(np.where(np.isnan(gaps), np.inf, gaps))))
         cosines.append(_cosines(e, w))
     median = float(np.median(np.concatenate(cosines))) if rows else 1.0
     return rows, differing, largest, median
