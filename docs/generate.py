@@ -1,0 +1,43 @@
+"""Write the pages that are made from the code: docs/cli.md. A test checks that they are up to date.
+
+python docs/generate.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tiebeam.cli import VERBS, tiebeam
+
+HERE = Path(__file__).parent
+
+
+def cli_reference() -> str:
+    """Every verb's help, as `tiebeam VERB --help` prints it at 100 columns."""
+    parts = [
+        "# The command line\n",
+        "Made from the program by `make docs`; `tiebeam VERB --help` prints the same.\n",
+        "Exit codes: 0 fine · 1 a finding of severity error, or a failed proof · 2 wrong usage · 3 the input cannot be read.\n",
+        _help(tiebeam, "tiebeam"),
+    ]
+    root = click.Context(tiebeam, info_name="tiebeam")
+    for verb in VERBS:
+        command = tiebeam.get_command(root, verb)
+        assert command is not None
+        parts.append(f"## tiebeam {verb}\n")
+        parts.append(_help(command, verb, root))
+    return "\n".join(parts)
+
+
+def _help(command: click.Command, name: str, parent: click.Context | None = None) -> str:
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    return f"```text\n{command.get_help(context)}\n```\n"
+
+
+PAGES = {"cli.md": cli_reference}
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (HERE / name).write_text(make())

@@ -1,0 +1,163 @@
+"""The report: the tie, the names and the counts of tiny real checkpoints in all seven states."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tiebeam
+from building import DIM, VOCAB, llama_config, table, write_model, write_sharded
+from tiebeam import Tie
+from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
+
+TRUNK = {"model.norm.weight": np.ones(DIM, np.float32), "model.layers.0.mlp.up_proj.weight": table(9, 16, DIM)}
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+TRUNK_PARAMS = DIM + 16 * DIM
+MATRIX = VOCAB * DIM
+
+
+@pytest.mark.parametrize(
+    ("declared", "embed", "head", "tie", "total"),
+    [
+        (True, 0, None, Tie.SHARED, TRUNK_PARAMS + MATRIX),
+        (False, 0, 1, Tie.UNTIED, TRUNK_PARAMS + 2 * MATRIX),
+        (True, 0, 0, Tie.TWIN, TRUNK_PARAMS + MATRIX),
+        (False, 0, 0, Tie.TWIN, TRUNK_PARAMS + 2 * MATRIX),
+        (True, 0, 1, Tie.TORN, TRUNK_PARAMS + 2 * MATRIX),
+        (False, 0, None, Tie.HEADLESS, TRUNK_PARAMS + 2 * MATRIX),
+        (True, None, 0, Tie.SWAPPED, TRUNK_PARAMS + MATRIX),
+    ],
+)
+def test_tie_and_counts_in_every_state(tmp_path, declared, embed, head, tie, total):
+    tensors = dict(TRUNK)
+    if embed is not None:
+        tensors[EMBED] = table(embed)
+    if head is not None:
+        tensors[HEAD] = table(head)
+    report = tiebeam.inspect(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=declared)))
+    assert report.tie is tie
+    assert report.pair.declared is declared
+    assert report.pair.declared_by == "config.json: tie_word_embeddings"
+    params = report.params
+    assert params.total == total
+    assert params.stored == sum(t.size for t in tensors.values())
+    assert params.trunk == TRUNK_PARAMS
+    assert params.tied_total == TRUNK_PARAMS + MATRIX
+    assert params.untied_total == TRUNK_PARAMS + 2 * MATRIX
+    assert params.saved_by_tying == MATRIX
+    assert params.head_share == pytest.approx(MATRIX / (TRUNK_PARAMS + 2 * MATRIX))
+
+
+def test_a_model_without_a_vocabulary_has_no_pair(tmp_path):
+    report = tiebeam.inspect(write_model(tmp_path / "m", {"conv.weight": table(0, 3, 3)}, None))
+    assert report.tie is Tie.NONE
+    assert report.params.total == 9
+
+
+def test_an_encoder_is_not_headless(tmp_path):
+    config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": VOCAB, "hidden_size": DIM}
+    report = tiebeam.inspect(write_model(tmp_path / "m", {"embeddings.word_embeddings.weight": table()}, config))
+    assert report.tie is Tie.NONE
+
+
+def test_the_default_of_the_architecture_counts_when_the_flag_is_absent(tmp_path):
+    report = tiebeam.inspect(write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config()))
+    assert report.pair.declared is False
+    assert "default" in report.pair.declared_by
+    assert report.tie is Tie.HEADLESS
+
+
+def test_shards_are_one_model(tmp_path):
+    shards = [{EMBED: table(0), **TRUNK}, {HEAD: table(1)}]
+    report = tiebeam.inspect(write_sharded(tmp_path / "m", shards, llama_config(tie_word_embeddings=False)))
+    assert report.tie is Tie.UNTIED
+    assert report.pair.head.file == "model-00002-of-00002.safetensors"
+
+
+def test_naming_one_shard_opens_the_whole_set(tmp_path):
+    shards = [{EMBED: table(0), **TRUNK}, {HEAD: table(1)}]
+    where = write_sharded(tmp_path / "m", shards, llama_config(tie_word_embeddings=False))
+    assert tiebeam.inspect(where / "model-00001-of-00002.safetensors").tie is Tie.UNTIED
+
+
+def test_alias_notes_of_save_model_are_told(tmp_path):
+    import torch
+    from safetensors.torch import save_model
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed_tokens = torch.nn.Embedding(VOCAB, DIM)
+            self.lm_head = torch.nn.Linear(DIM, VOCAB, bias=False)
+            self.lm_head.weight = self.embed_tokens.weight
+
+    save_model(Tied(), tmp_path / "m.safetensors")
+    report = tiebeam.inspect(tmp_path / "m.safetensors")
+    assert report.tie in (Tie.SWAPPED, Tie.SHARED)
+    assert any("same tensor" in note for note in report.notes)
+    assert report.params.total == MATRIX
+
+
+def test_causal_masks_and_rotary_tables_are_not_parameters(tmp_path):
+    tensors = {
+        "wte.weight": table(),
+        "h.0.attn.bias": np.ones((1, 1, 16, 16), np.float32),
+        "h.0.attn.masked_bias": np.float32([-1e4]),
+        "h.0.attn.c_attn.bias": np.ones(24, np.float32),
+    }
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCAB, "n_embd": DIM}
+    assert tiebeam.inspect(write_model(tmp_path / "m", tensors, config)).params.total == MATRIX + 24
+
+
+def test_matching_shapes_are_not_a_tie(tmp_path):
+    report = tiebeam.inspect(write_model(tmp_path / "m", {"left.table": table(0), "right.table": table(1)}, None))
+    assert report.tie is Tie.NONE
+
+
+def test_the_user_may_name_the_pair(tmp_path):
+    where = write_model(tmp_path / "m", {"left.table": table(0), "right.table": table(1)}, None)
+    report = tiebeam.inspect(where, embed="left.table", head="right.table")
+    assert report.tie is Tie.UNTIED
+    assert not report.guessed
+
+
+def test_a_wrong_name_is_answered_with_the_near_ones(tmp_path):
+    where = write_model(tmp_path / "m", {"left.table": table(0)}, None)
+    with pytest.raises(BadRequest, match=r"left\.table"):
+        tiebeam.inspect(where, embed="left.tabel")
+
+
+def test_a_vocabulary_that_contradicts_the_table_is_refused(tmp_path):
+    where = write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=5000))
+    with pytest.raises(UnreadableInput, match="5,000"):
+        tiebeam.inspect(where)
+
+
+def test_a_few_rows_of_padding_are_told_and_accepted(tmp_path):
+    where = write_model(
+        tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=VOCAB - 3, tie_word_embeddings=True)
+    )
+    report = tiebeam.inspect(where)
+    assert report.tie is Tie.SHARED
+    assert any("3 of padding" in note for note in report.notes)
+
+
+def test_the_report_is_one_json_document(tmp_path):
+    where = write_model(tmp_path / "m", {EMBED: table(0), HEAD: table(1)}, llama_config(tie_word_embeddings=True))
+    document = json.loads(json.dumps(tiebeam.inspect(where).to_dict(), allow_nan=False))
+    assert document["tie"] == "torn"
+    assert document["stored"] == ["embed", "head"]
+    assert document["embed"] == {
+        "name": EMBED, "shape": [VOCAB, DIM], "dtype": "F32", "bytes": MATRIX * 4, "file": "model.safetensors",
+    }  # fmt: skip
+    assert document["difference"]["rows_differing"] == VOCAB
+
+
+def test_a_zero_row_table_does_not_divide_by_zero(tmp_path):
+    where = write_model(
+        tmp_path / "m", {EMBED: np.zeros((0, DIM), np.float32), HEAD: np.zeros((0, DIM), np.float32)}, None
+    )
+    try:
+        tiebeam.inspect(where)
+    except TiebeamError:
+        pass

@@ -1,0 +1,42 @@
+"""The README's transcripts are run and compared, line by line."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"```console\n(.*?)```", re.S)
+
+
+def transcripts(page: Path) -> list[tuple[str, str]]:
+    """(command, expected output) of every `$ ` line in the page's console blocks."""
+    found = []
+    for block in BLOCK.findall(page.read_text()):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output.rstrip()))
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("command", "expected"), transcripts(ROOT / "README.md"))
+def test_readme_transcript(command, expected, demo_directory):
+    program, *arguments = shlex.split(command)
+    assert program == "tiebeam"
+    done = subprocess.run(
+        [sys.executable, "-m", "tiebeam", *arguments], cwd=demo_directory, capture_output=True, text=True,
+        env={"PATH": "/usr/bin", "COLUMNS": "100", "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "HOME": str(demo_directory)},
+    )  # fmt: skip
+    shown = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    assert shown.rstrip() == expected, done.stderr
+
+
+def test_every_verb_has_a_transcript():
+    from tiebeam.cli import VERBS
+
+    shown = {shlex.split(command)[1] for command, _ in transcripts(ROOT / "README.md")}
+    assert shown == set(VERBS)
