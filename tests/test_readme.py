@@ -1,5 +1,6 @@
 """The README's transcripts are run and compared, line by line."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -29,7 +30,7 @@ def test_readme_transcript(command, expected, demo_directory):
     assert program == "tiebeam"
     done = subprocess.run(
         [sys.executable, "-m", "tiebeam", *arguments], cwd=demo_directory, capture_output=True, text=True,
-        env={"PATH": "/usr/bin", "COLUMNS": "100", "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "HOME": str(demo_directory)},
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     shown = "\n".join(line.rstrip() for line in done.stdout.splitlines())
     assert shown.rstrip() == expected, done.stderr
