@@ -19,7 +19,7 @@ def cli_reference() -> str:
     parts = [
         "# The command line\n",
         "Made from the program by `make docs`; `tiebeam VERB --help` prints the same.\n",
-        "Exit codes: 0 fine · 1 a finding of severity error, or a failed proof · 2 wrong usage\n· 3 the input cannot be read.\n",
+        "Exit codes: 0 fine · 1 a finding of severity error or a failed proof · 2 wrong usage · 3 unreadable input.\n",
         _help(tiebeam, "tiebeam"),
     ]
     root = click.Context(tiebeam, info_name="tiebeam")
