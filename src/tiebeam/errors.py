@@ -26,3 +26,7 @@ class MissingExtra(UnreadableInput):
 
 class ProofFailed(TiebeamError):
     """A change was made beside its target, checked, and found wrong; the target was not touched."""
+
+
+class TieBroken(TiebeamError):
+    """A live model lost its tie, or will: raised by the guard."""

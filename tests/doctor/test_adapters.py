@@ -1,0 +1,104 @@
+"""PEFT adapters, written by the real PEFT, on tied and untied bases."""
+
+import json
+
+import peft
+import pytest
+import torch
+
+from tiebeam.doctor.adapters import examine_adapter, is_adapter
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiny_models import build
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """An adapter and its base on disk; `grow` adds tokens first."""
+
+    def make(tied, grow=0, save_base=True, **lora):
+        base = build("llama", tie_word_embeddings=tied)
+        base.save_pretrained(tmp_path / "base")
+        base.name_or_path = str(tmp_path / "base")
+        if grow:
+            base.resize_token_embeddings(96 + grow)
+        torch.manual_seed(1)
+        config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", base_model_name_or_path=str(tmp_path / "base"), **lora)
+        model = peft.get_peft_model(base, config)
+        model.save_pretrained(tmp_path / "adapter")
+        return tmp_path / "adapter"
+
+    return make
+
+
+def codes(diagnosis):
+    return [f.code for f in diagnosis.findings]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_adapter_on_the_trunk_is_fine(adapter, tied):
+    diagnosis = examine_adapter(adapter(tied, target_modules=["q_proj"]))
+    assert codes(diagnosis) == []
+    assert "leaves the pair alone" in diagnosis.merge
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_lora_on_one_end_of_a_tied_base(adapter, target):
+    diagnosis = examine_adapter(adapter(True, target_modules=["q_proj", target]))
+    assert codes(diagnosis)[0] == "TB401"
+    assert ("TB403" in codes(diagnosis)) == (target == "lm_head")
+    assert "the other end gets it as well" in diagnosis.merge
+
+
+def test_the_merge_does_what_the_sentence_says(adapter, tmp_path):
+    """LoRA on the head of a tied base: the real merge changes the embedding too."""
+    from transformers import AutoModelForCausalLM
+
+    where = adapter(True, target_modules=["lm_head"], init_lora_weights=False)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    before = base.get_input_embeddings().weight.detach().clone()
+    merged = peft.PeftModel.from_pretrained(base, where).merge_and_unload()
+    assert not torch.equal(before, merged.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_lora_on_one_end_of_an_untied_base_is_fine(adapter, target):
+    assert codes(examine_adapter(adapter(False, target_modules=["q_proj", target]))) == []
+
+
+def test_a_full_copy_of_one_end_of_a_tied_base(adapter):
+    diagnosis = examine_adapter(adapter(True, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+    assert "TB402" in codes(diagnosis)
+    assert "torn" in diagnosis.merge
+
+
+def test_an_adapter_trained_with_more_tokens(adapter):
+    where = adapter(True, grow=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    assert "TB404" in codes(examine_adapter(where))
+
+
+def test_only_one_end_of_an_untied_base_trained_for_new_tokens(adapter):
+    where = adapter(False, target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [90, 91]})
+    assert codes(examine_adapter(where)) == ["TB405"]
+
+
+def test_the_base_may_be_named(adapter, tmp_path):
+    where = adapter(True, target_modules=["lm_head"])
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(UnreadableInput, match="--base"):
+        examine_adapter(where)
+    assert "TB401" in codes(examine_adapter(where, tmp_path / "moved"))
+
+
+def test_an_adapter_without_a_base_asks_for_it(adapter):
+    where = adapter(True, target_modules=["lm_head"])
+    config = json.loads((where / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = None
+    (where / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(BadRequest, match="--base"):
+        examine_adapter(where)
+
+
+def test_an_adapter_is_told_from_a_model(adapter, tmp_path):
+    where = adapter(True, target_modules=["q_proj"])
+    assert is_adapter(where)
+    assert not is_adapter(tmp_path / "base")

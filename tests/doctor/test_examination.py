@@ -1,0 +1,231 @@
+"""Each situation from the wild, made by the library that makes it, and the finding that names it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file, save_model
+
+from building import DIM, VOCAB, llama_config, table, write_model
+from tiebeam.doctor import Severity, examine
+from tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, build
+
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+TRUNK = {"model.norm.weight": np.ones(DIM, np.float32)}
+
+
+def codes(diagnosis):
+    return [f.code for f in diagnosis.findings]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(model_type="llama", *, name="m", **changes):
+        build(model_type, **changes).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def edit(where, *, config=None, tensors=None):
+    if config:
+        document = json.loads((where / "config.json").read_text())
+        for key, value in config.items():
+            if value is None:
+                document.pop(key, None)
+            else:
+                document[key] = value
+        (where / "config.json").write_text(json.dumps(document))
+    if tensors:
+        state = tensors(load_file(where / "model.safetensors"))
+        save_file(state, where / "model.safetensors", {"format": "pt"})
+    return where
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model_type", [*CAUSAL, *MASKED, *SEQ2SEQ, *SPEECH])
+def test_a_healthy_checkpoint_raises_nothing(saved, model_type, tied):
+    if model_type == "t5" and not tied:
+        pytest.skip("T5 cannot be untied in transformers 5; see test_the_t5_family_ignores_the_flag")
+    assert codes(examine(saved(model_type, tie_word_embeddings=tied))) == []
+
+
+def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
+    """PEFT: train a copy of the head of a tied model, merge, save."""
+    import peft
+
+    model = build("llama", tie_word_embeddings=True)
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], task_type="CAUSAL_LM")
+    )
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    ids = torch.arange(10)[None]
+    adapted(ids, labels=ids).loss.backward()
+    optimizer.step()
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert config["tie_word_embeddings"] is True
+    diagnosis = examine(tmp_path / "merged")
+    assert codes(diagnosis) == ["TB101"]
+    assert diagnosis.findings[0].repair == "declare untied"
+    assert "rows differ" in diagnosis.findings[0].evidence
+
+
+def test_a_flag_flipped_in_an_editor_leaves_no_head(saved):
+    where = edit(saved(tie_word_embeddings=True), config={"tie_word_embeddings": False})
+    diagnosis = examine(where)
+    assert codes(diagnosis) == ["TB102"]
+    assert diagnosis.worst is Severity.ERROR
+
+
+def test_a_lost_alias_is_a_redundant_head(saved):
+    where = edit(saved(tie_word_embeddings=True), tensors=lambda t: {**t, HEAD: t[EMBED].clone()})
+    assert codes(examine(where)) == ["TB201"]
+
+
+def test_untied_and_still_equal_is_only_a_note(saved):
+    where = edit(saved(tie_word_embeddings=False), tensors=lambda t: {**t, HEAD: t[EMBED].clone()})
+    diagnosis = examine(where)
+    assert codes(diagnosis) == ["TB202"]
+    assert diagnosis.worst is Severity.NOTE
+
+
+def test_save_model_leaves_only_the_head(saved, tmp_path):
+    model = build("llama", tie_word_embeddings=True)
+    where = saved(tie_word_embeddings=True)
+    save_model(model, str(where / "model.safetensors"))
+    assert HEAD in load_file(where / "model.safetensors")
+    diagnosis = examine(where)
+    assert codes(diagnosis) == ["TB203"]
+    assert diagnosis.findings[0].repair == "rename the head"
+
+
+def test_an_alias_noted_only_in_the_metadata_is_a_note(tmp_path):
+    where = write_model(
+        tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(tie_word_embeddings=True), {HEAD: EMBED}
+    )
+    assert codes(examine(where)) == ["TB206"]
+
+
+def test_only_the_head_with_the_flag_false_is_an_error(tmp_path):
+    where = write_model(tmp_path / "m", {HEAD: table(), **TRUNK}, llama_config(tie_word_embeddings=False))
+    diagnosis = examine(where)
+    assert codes(diagnosis) == ["TB203"]
+    assert diagnosis.worst is Severity.ERROR
+
+
+def test_levels_of_a_multimodal_config_that_disagree(tmp_path):
+    text = llama_config(tie_word_embeddings=True)
+    config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
+    tensors = {"model.language_model.embed_tokens.weight": table(), **TRUNK}
+    below = examine(write_model(tmp_path / "below", tensors, config))
+    assert "TB103" in codes(below)
+    both = examine(write_model(tmp_path / "both", tensors, {**config, "tie_word_embeddings": False}))
+    assert "TB103" in codes(both)
+    agreed = examine(write_model(tmp_path / "agreed", tensors, {**config, "tie_word_embeddings": True}))
+    assert codes(agreed) == []
+
+
+def test_an_absent_flag_where_libraries_disagree(saved):
+    where = edit(saved(tie_word_embeddings=False), config={"tie_word_embeddings": None})
+    assert codes(examine(where)) == ["TB104"]
+
+
+def test_an_absent_flag_where_libraries_agree_is_fine(saved):
+    where = edit(saved("gemma", tie_word_embeddings=True), config={"tie_word_embeddings": None})
+    assert codes(examine(where)) == []
+
+
+def test_the_t5_family_ignores_the_flag(saved):
+    where = edit(
+        saved("t5"),
+        config={"tie_word_embeddings": False},
+        tensors=lambda t: {**t, HEAD: torch.randn_like(t["shared.weight"])},
+    )
+    assert "TB105" in codes(examine(where))
+
+
+def test_a_vocabulary_resized_on_one_side_only(saved):
+    where = edit(
+        saved(tie_word_embeddings=True),
+        tensors=lambda t: {**t, HEAD: t[EMBED].clone(), EMBED: torch.cat([t[EMBED], torch.randn(4, 32)])},
+    )
+    assert codes(examine(where)) == ["TB204"]
+
+
+def test_a_checkpoint_without_its_pair(saved):
+    where = edit(saved(tie_word_embeddings=True), tensors=lambda t: {n: v for n, v in t.items() if n != EMBED})
+    assert codes(examine(where)) == ["TB205"]
+
+
+@pytest.mark.parametrize(("flag", "code"), [(True, "TB301"), (False, "TB302")])
+def test_a_few_rows_trained_on_one_side(saved, flag, code):
+    def train_three_rows(tensors):
+        head = tensors[EMBED].clone()
+        head[-3:] += 0.5
+        return {**tensors, HEAD: head}
+
+    where = edit(saved(tie_word_embeddings=flag), tensors=train_three_rows)
+    diagnosis = examine(where)
+    assert codes(diagnosis) == [code]
+    assert "3 of 96 rows" in diagnosis.findings[0].evidence
+
+
+def test_copies_of_the_table_that_drifted_apart(tmp_path):
+    embed = table()
+    tensors = {EMBED: embed, HEAD: table(1), "model.layers.1.embed_tokens.weight": embed + 0.01 * table(2), **TRUNK}
+    where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
+    assert codes(examine(where)) == ["TB303"]
+    tensors["model.layers.1.embed_tokens.weight"] = embed
+    assert codes(examine(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))) == []
+
+
+def test_a_packed_head_on_a_tied_model(tmp_path):
+    tensors = {
+        EMBED: table(),
+        "lm_head.qweight": np.zeros((DIM // 8, VOCAB), np.int32),
+        "lm_head.scales": np.ones((1, VOCAB), np.float16),
+        **TRUNK,
+    }
+    where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=True))
+    assert codes(examine(where)) == ["TB601"]
+
+
+def test_a_packed_head_on_an_untied_model_is_fine(tmp_path):
+    tensors = {
+        EMBED: table(),
+        "lm_head.qweight": np.zeros((DIM // 8, VOCAB), np.int32),
+        "lm_head.scales": np.ones((1, VOCAB), np.float16),
+        **TRUNK,
+    }
+    where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
+    assert codes(examine(where)) == []
+
+
+@pytest.mark.parametrize(("type_name", "expected"), [("Q4_0", ["TB602"]), ("Q8_0", []), ("F16", [])])
+def test_a_low_bit_table_that_doubles_as_the_head(tmp_path, type_name, expected):
+    gguf = pytest.importorskip("gguf")
+    from gguf.quants import quantize
+
+    kind = gguf.GGMLQuantizationType[type_name]
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", quantize(table(0, 64, 32), kind), raw_dtype=kind)
+    writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert codes(examine(tmp_path / "m.gguf")) == expected
+
+
+def test_findings_come_worst_first_and_as_json(saved):
+    where = edit(saved(tie_word_embeddings=True), config={"tie_word_embeddings": False})
+    document = json.loads(json.dumps(examine(where).to_dict()))
+    (finding,) = document["findings"]
+    assert finding["code"] == "TB102"
+    assert finding["severity"] == "error"
+    assert finding["cause"]
+    assert finding["fix"]
+    assert {v["loader"] for v in document["loaders"]} >= {"transformers 5", "transformers 4", "vLLM", "mlx-lm"}
