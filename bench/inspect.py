@@ -5,11 +5,14 @@ python bench/inspect.py [--quick] [--json]
 
 from __future__ import annotations
 
+import sys
+
+sys.path.append(sys.path.pop(0))  # this file is named like a standard module, and the standard one must win
+
 import json
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator

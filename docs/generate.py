@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: docs/cli.md. A test checks that they are up to date.
+"""Write the pages that are made from the code: cli.md and findings/. A test checks that they are up to date.
 
 python docs/generate.py
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from tiebeam.cli import VERBS, tiebeam
+from tiebeam.doctor.codes import CODES
 
 HERE = Path(__file__).parent
 
@@ -36,8 +37,26 @@ def _help(command: click.Command, name: str, parent: click.Context | None = None
     return f"```text\n{command.get_help(context)}\n```\n"
 
 
-PAGES = {"cli.md": cli_reference}
+def findings_index() -> str:
+    """Every finding in one table."""
+    lines = [
+        "# Findings",
+        "",
+        "What `tiebeam doctor` can find; `tiebeam doctor --explain CODE` prints the same pages.",
+        "",
+    ]
+    lines += ["| code | severity | what |", "|---|---|---|"]
+    lines += [f"| [{c.code}]({c.code}.md) | {c.severity} | {c.title} |" for c in CODES.values()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "cli.md": cli_reference,
+    "findings/README.md": findings_index,
+    **{f"findings/{code}.md": about.page for code, about in CODES.items()},
+}
 
 if __name__ == "__main__":
+    (HERE / "findings").mkdir(exist_ok=True)
     for name, make in PAGES.items():
         (HERE / name).write_text(make())

@@ -11,6 +11,8 @@ from tiebeam._version import __version__
 if TYPE_CHECKING:
     from tiebeam.budget import Budget, price
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
+    from tiebeam.doctor import Diagnosis, Finding, examine
+    from tiebeam.doctor.live import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
     from tiebeam.pair import Matrix, Pair, Tie
@@ -18,11 +20,16 @@ if TYPE_CHECKING:
 _HOME = {
     "Budget": "tiebeam.budget",
     "Checkpoint": "tiebeam.checkpoint",
+    "Diagnosis": "tiebeam.doctor",
+    "Finding": "tiebeam.doctor",
     "Matrix": "tiebeam.pair",
     "Pair": "tiebeam.pair",
     "Report": "tiebeam.inspection",
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
+    "assert_saved": "tiebeam.doctor.live",
+    "examine": "tiebeam.doctor",
+    "guard": "tiebeam.doctor.live",
     "inspect": "tiebeam.inspection",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
@@ -31,12 +38,17 @@ _HOME = {
 __all__ = [
     "Budget",
     "Checkpoint",
+    "Diagnosis",
+    "Finding",
     "Matrix",
     "Pair",
     "Report",
     "Tie",
     "TiebeamError",
     "__version__",
+    "assert_saved",
+    "examine",
+    "guard",
     "inspect",
     "open_checkpoint",
     "price",

@@ -17,6 +17,7 @@ from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 # verb: one line for the overview; the verb lives in cli/<verb>.py as `command`
 VERBS = {
     "inspect": "The pair of a checkpoint: where it is, whether it is tied, what it costs.",
+    "doctor": "Every finding, with its cause and its cure; what each loader will do.",
     "plan": "The calculator: what tying saves for a vocabulary, a width and a trunk.",
     "models": "Who ties, who doesn't, with sources.",
 }
