@@ -1,0 +1,61 @@
+"""The parts that the verbs draw with."""
+
+import json
+
+import pytest
+
+from tiebeam.cli import render
+
+
+def plain(line):
+    return line.plain
+
+
+def test_columns_align_and_leave_no_trailing_blanks():
+    rows = [["a", "1", "x"], ["bbb", "22", ""], ["c"]]
+    assert [plain(line) for line in render.columns(rows, "<><", indent=1, gap=2)] == [" a     1  x", " bbb  22", " c"]
+
+
+@pytest.mark.parametrize(("parts", "cells"), [((79, 21), "########.."), ((100, 0), "##########"), ((0, 50), ".....")])
+def test_bar_is_to_scale(parts, cells):
+    drawn = render.bar([(parts[0], "#", ""), (parts[1], ".", "")], 100, 10)
+    assert plain(drawn) == cells
+
+
+def test_bars_of_one_whole_line_up():
+    parts = [(614, "#", ""), (193, ".", ""), (193, ":", "")]
+    assert plain(render.bar(parts, 1000)).startswith(plain(render.bar(parts[:2], 1000)))
+    assert len(plain(render.bar(parts, 1000))) == render.BAR_WIDTH
+
+
+def test_json_is_one_ascii_document(capsys):
+    render.emit_json({"name": "weights\udcff·", "share": None})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert json.loads(out) == {"name": "weights\udcff·", "share": None}
+
+
+def test_json_never_holds_what_json_has_no_word_for():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render.emit_json({"difference": float("inf")})
+
+
+def test_colours_only_where_they_are_wanted(monkeypatch, capsys):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    render.console().print(render.styled(("tied", render.TIED)))
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    render.console().print(render.styled(("tied", render.TIED)))
+    assert "\x1b[3" not in capsys.readouterr().out
+    monkeypatch.delenv("FORCE_COLOR")
+    render.console().print(render.styled(("tied", render.TIED)))
+    assert capsys.readouterr().out == "tied\n"
+
+
+def test_a_pipe_is_as_wide_as_columns_says_or_100(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "72")
+    assert render.console().width == 72
+    monkeypatch.delenv("COLUMNS")
+    assert render.console().width == 100
