@@ -1,0 +1,131 @@
+"""`tiebeam plan`: the right numbers, the right sentence, and one way at a time to ask."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiebeam
+
+KEYS = ["vocab", "dim", "trunk", "matrix", "tied_total", "untied_total", "saved", "head_share", "bytes",
+        "optimizer_bytes", "verdict"]  # fmt: skip
+
+
+def test_json_of_a_known_model(run):
+    code, out, err = run("plan", "--model", "phi-4-mini", "--json")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert list(document) == KEYS
+    assert (document["matrix"], document["tied_total"]) == (614_596_608, 3_836_021_760)
+    assert document["bytes"] == {"fp32": 2_458_386_432, "bf16": 1_229_193_216, "int8": 614_596_608}
+    assert document["optimizer_bytes"] == 8 * 614_596_608
+    assert document["verdict"].startswith("Of 22 known models where a separate head would be 10-15% of the total, 16")
+
+
+def test_json_without_a_trunk_has_nulls_and_still_a_verdict(run):
+    _, out, _ = run("plan", "--vocab", "50k", "--dim", "4,096", "--json")
+    document = json.loads(out)
+    assert list(document) == KEYS
+    assert [key for key in KEYS if document[key] is None] == ["trunk", "tied_total", "untied_total", "head_share"]
+    assert document["saved"] == 204_800_000
+    for share in ("20.5% of a 1B model", "2.9% of a 7B model", "0.3% of a 70B model"):
+        assert share in document["verdict"]
+
+
+def test_text_of_a_known_model_shows_tied_against_untied(run):
+    code, out, _ = run("plan", "--model", "tinyllama")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("TinyLlama 1.1B · TinyLlama/")
+    assert lines[1] == "  ● untied  two matrices of 32,000 x 2,048 = 65,536,000 each"
+    total = next(line for line in lines if line.startswith("  total"))
+    assert total.split() == ["total", "1,034,512,384", "1,100,048,384", "6.0%"]
+    bf16 = next(line for line in lines if line.startswith("  model bf16"))
+    assert bf16.split()[2:] == ["2.1", "GB", "2.2", "GB", "131", "MB"]
+    adam = next(line for line in lines if line.startswith("  table Adam"))
+    assert adam.split()[2:] == ["524", "MB", "1.0", "GB", "524", "MB"]
+    tied, untied = (next(line for line in lines if line.startswith(f"  {word} ") and "█" in line)
+                    for word in ("tied", "untied"))  # fmt: skip
+    assert untied.startswith("  untied" + tied[len("  untied") :])
+    assert untied.count("▒") > 0 == tied.count("▒")
+
+
+def test_text_without_a_trunk_shows_the_usual_sizes(run):
+    _, out, _ = run("plan", "--vocab", "50000", "--dim", "4096")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("  1B", "  7B", "  70B"))}
+    assert [rows[size].split()[1] for size in ("1B", "7B", "70B")] == ["20.5%", "2.9%", "0.3%"]
+    assert "204.8M" in out
+    assert "409.6M" in out
+
+
+def test_a_model_too_small_for_the_pair_is_said_to_be(run):
+    _, out, _ = run("plan", "--vocab", "256k", "--dim", "16384")
+    row = next(line for line in out.splitlines() if line.startswith("  7B"))
+    assert row.split() == ["7B", "-", "-", "pair", "is", "8.39B"]
+    code, out, _ = run("plan", "--vocab", "1M", "--dim", "1M", "--json")
+    assert (code, json.loads(out)["verdict"]) == (0, "The two matrices alone are 2.00T, more than a 70B model has.")
+
+
+def test_trunk_gives_totals(run):
+    _, out, _ = run("plan", "--vocab", "50257", "--dim", "768", "--trunk", "85,842,432", "--json")
+    document = json.loads(out)
+    assert (document["tied_total"], document["saved"]) == (124_439_808, 38_597_376)
+
+
+def test_doubts_and_published_figures_are_shown(run):
+    _, out, _ = run("plan", "--model", "Falcon-7B")
+    text = " ".join(out.split())
+    assert "Published as 7,217,189,760. Note: the published files hold the table twice" in text
+    assert "Doubt: tied by class default" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "nothing to price; give --vocab and --dim, --config FILE or --model NAME"),
+        (["--vocab", "5"], "--vocab alone cannot be priced; add --dim"),
+        (["--trunk", "5"], "--trunk alone cannot be priced; add --vocab and --dim"),
+        (["--vocab", "0", "--dim", "5"], "the vocabulary is 0 tokens"),
+        (["--vocab", "3,2B", "--dim", "5"], "--vocab: '3,2B' is not a count"),
+        (["--vocab", "5", "--dim", "3.2"], "--dim: '3.2' is not a whole number; did you mean 3.2B"),
+        (["--model", "gpt2", "--config", "c"], "--config and --model each name a model"),
+        (["--model", "gpt2", "--dim", "5"], "--model already fixes the sizes; leave out --dim"),
+        (["--config", "c", "--vocab", "5"], "--config already fixes the sizes; leave out --vocab"),
+        (["--model", "rembert"], "RemBERT cannot be tied"),
+        (["--model", "smollm2"], "'smollm2' fits 3 known models"),
+        (["--model", "phi-5-mini"], "no known model is called 'phi-5-mini'; near it: phi-3.5-mini"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_2(run, arguments, sentence):
+    code, out, err = run("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def test_narrow_terminals_are_not_overrun(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    for arguments in (["--model", "llama-3.1-405b"], ["--model", "falcon-7b"], ["--vocab", "256k", "--dim", "16384"]):
+        _, out, _ = run("plan", *arguments)
+        _, _, *body = out.splitlines()
+        assert max(map(len, body)) <= 60, out
+
+
+def test_no_line_ends_in_blanks(run):
+    _, out, _ = run("plan", "--model", "phi-4-mini")
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_output_that_cannot_carry_the_bars_gets_ascii():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(tiebeam.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tiebeam", "plan", "--model", "gpt2"], capture_output=True, env=environment, check=True
+    )
+    text = done.stdout.decode("ascii")
+    assert "* tied  one matrix" in text
+    assert "####" in text
+    assert "...." in text
+    assert "?" not in text
