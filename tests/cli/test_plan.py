@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiebeam
+from building import llama_config, table, write_model
 
 KEYS = ["vocab", "dim", "trunk", "matrix", "tied_total", "untied_total", "saved", "head_share", "bytes",
         "optimizer_bytes", "verdict"]  # fmt: skip
@@ -129,3 +130,59 @@ def test_output_that_cannot_carry_the_bars_gets_ascii():
     assert "####" in text
     assert "...." in text
     assert "?" not in text
+
+
+TINYLLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 2048,
+    "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_config_alone_fixes_the_count(run, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINYLLAMA))
+    for path in (tmp_path / "config.json", tmp_path):
+        code, out, _ = run("plan", "--config", path, "--json")
+        document = json.loads(out)
+        assert (code, document["untied_total"], document["tied_total"]) == (0, 1_100_048_384, 1_034_512_384)
+
+
+def test_a_config_that_fixes_nothing_says_what_to_give_instead(run, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobody_knows", "vocab_size": 5}))
+    code, out, err = run("plan", "--config", tmp_path / "config.json")
+    assert (code, out) == (2, "")
+    assert "(model_type 'nobody_knows') does not fix the trunk's parameters by itself; give --vocab, --dim" in err
+
+
+@pytest.mark.parametrize("text", [None, "", "[1]", "{", '{"vocab_size": 1, "vocab_size": 2}'])
+def test_a_config_that_cannot_be_read_is_exit_3(run, tmp_path, text):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    code, out, err = run("plan", "--config", tmp_path / "config.json")
+    assert (code, out, len(err.splitlines())) == (3, "", 1)
+
+
+def test_any_checkpoint_can_be_priced(run, tmp_path, monkeypatch):
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1), "model.norm.weight": table(2)[0]}
+    where = write_model(tmp_path / "gpt2", tensors, llama_config(tie_word_embeddings=False))
+    code, out, _ = run("plan", "--model", where, "--json")
+    document = json.loads(out)
+    assert (code, document["vocab"], document["dim"], document["trunk"]) == (0, 40, 8, 8)
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(run("plan", "--model", "./gpt2", "--json")[1]) == document, "a path is a path"
+    assert json.loads(run("plan", "--model", "gpt2", "--json")[1])["vocab"] == 50257, "a known name comes first"
+    assert "● untied  two matrices of 40 x 8 = 320 each" in run("plan", "--model", "./gpt2")[1]
+
+
+def test_a_torn_pair_is_priced_with_a_remark(run, tmp_path):
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
+    where = write_model(tmp_path / "torn", tensors, llama_config(tie_word_embeddings=True))
+    code, out, _ = run("plan", "--model", where)
+    assert code == 0
+    assert "Its pair is torn: declared tied, stored as two different matrices" in " ".join(out.split())
+
+
+def test_a_checkpoint_that_is_not_there_is_exit_3(run, tmp_path):
+    code, out, err = run("plan", "--model", tmp_path / "nothing")
+    assert (code, out) == (3, "")
+    assert "does not exist" in err
