@@ -1,0 +1,26 @@
+"""torch: the parts of a tied model that anyone can drop into their own, and a small GPT made of them."""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    from tiebeam.errors import MissingExtra
+
+    raise MissingExtra("tiebeam.nn", "train") from missing
+
+from tiebeam.nn.config import GPTConfig
+from tiebeam.nn.gpt import GPT
+from tiebeam.nn.loss import tied_cross_entropy
+from tiebeam.nn.provenance import Provenance, gradient_provenance
+from tiebeam.nn.table import TiedEmbedding, tied_init_std
+from tiebeam.nn.untying import split_parameter
+
+__all__ = [
+    "GPT",
+    "GPTConfig",
+    "Provenance",
+    "TiedEmbedding",
+    "gradient_provenance",
+    "split_parameter",
+    "tied_cross_entropy",
+    "tied_init_std",
+]

@@ -1,0 +1,243 @@
+"""The arithmetic of the fused tied loss: losses and gradients in one walk over chunks of tokens, without autograd.
+
+A chunk's logits live in one [chunk, V] buffer that is turned in place into the gradient of the logits, used for
+both products (dh = G W and dW += Gᵀ h) and then overwritten by the next chunk. The softmax is never divided by its
+sum: G is kept as `sum * (p - target)` and the sum goes into the per-row factors of the small [chunk, D] sides, so
+a pass over the wide buffer is saved. Rows are treated a few at a time so that the passes that remain stay in cache.
+
+Two loops share that: `_direct`, where the table is already in the type that the products run in, and `_blocked`,
+where it is not (bf16 tables, autocast): it casts the table by blocks of vocabulary rows and accumulates in float32,
+so that no second [V, D] copy of the table ever exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_CACHE_BYTES = 4 << 20  # rows of logits treated together: about one core's share of the last-level cache
+_BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
+_LARGE_TABLE = 1 << 30  # bytes; from here on a chunk of logits is kept under a fraction of the table
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the loss does to a row of logits: u = cap * tanh(z / cap) + shift, then cross-entropy."""
+
+    cap: float | None = None
+    shift: float = 0.0
+    z_loss: float = 0.0
+    label_smoothing: float = 0.0
+
+
+def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
+    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
+
+    Every chunk reads and writes the whole dW once, so small chunks cost time (2% at 1024, 5% at 512, 20% at 128)
+    and large ones cost memory. For large tables a chunk of logits may take 0.17 of the table's own bytes.
+    """
+    if vocab * dim * itemsize >= _LARGE_TABLE:
+        most = max(256, min(1024, int(0.17 * dim)))
+    else:
+        most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
+    pieces = -(-tokens // most)
+    return -(-tokens // pieces) if pieces else most
+
+
+def product_dtype(h: Tensor, W: Tensor) -> torch.dtype:
+    """The type that the three products run in: autocast's, else the wider of the two.
+
+    On a CPU without bf16 instructions a bf16 product is several times slower than the same in float32 and less
+    exact, so there the products run in float32 whatever was asked.
+    """
+    dtype = torch.promote_types(h.dtype, W.dtype)
+    device = h.device.type
+    if dtype != torch.float64 and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    if device == "cpu" and (dtype == torch.float16 or (dtype == torch.bfloat16 and not _cpu_has_bf16())):
+        return torch.float32
+    return dtype
+
+
+@cache
+def _cpu_has_bf16() -> bool:
+    probe = getattr(torch.cpu, "get_capabilities", None)
+    found = probe() if probe is not None else {}
+    return any(bool(found.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def losses_and_gradients(  # [N, D], [V, D], [N], [N] -> [N]
+    h: Tensor,
+    W: Tensor,
+    targets: Tensor,
+    row_weight: Tensor,
+    shape: Shape,
+    *,
+    bias: Tensor | None = None,  # [V]
+    chunk: int,
+    products: torch.dtype,
+    dh: Tensor | None = None,
+    dW: Tensor | None = None,
+    dbias: Tensor | None = None,
+) -> Tensor:
+    """Each row's loss; `dh`, `dW` and `dbias` are filled with the gradients of sum(row_weight * loss) where given.
+
+    Every target is a valid row of W (a row that does not count has weight 0). dW is written, not added to.
+    """
+    if h.shape[0] == 0:
+        for gradient in (dh, dW, dbias):
+            if gradient is not None:
+                gradient.zero_()
+        return row_weight.new_zeros(0)
+    if dbias is not None:
+        dbias.zero_()
+    loop = _direct if W.dtype == products and products in (torch.float32, torch.float64) else _blocked
+    return loop(h, W, targets, row_weight, shape, bias, chunk, products, dh, dW, dbias)
+
+
+def _direct(
+    h: Tensor,
+    W: Tensor,
+    targets: Tensor,
+    row_weight: Tensor,
+    shape: Shape,
+    bias: Tensor | None,
+    chunk: int,
+    products: torch.dtype,
+    dh: Tensor | None,
+    dW: Tensor | None,
+    dbias: Tensor | None,
+) -> Tensor:
+    losses = row_weight.new_empty(h.shape[0])
+    logits = W.new_empty(min(chunk, h.shape[0]), W.shape[0])
+    inverse_cap = 1.0 if shape.cap is None else 1.0 / shape.cap
+    gradients = dh is not None or dW is not None or dbias is not None
+    for start in range(0, h.shape[0], chunk):
+        rows = slice(start, start + chunk)
+        part = h[rows].to(products)
+        z = logits[: part.shape[0]]
+        if bias is None:
+            torch.mm(part if shape.cap is None else part * inverse_cap, W.t(), out=z)
+        else:
+            torch.addmm(bias, part, W.t(), beta=inverse_cap, alpha=inverse_cap, out=z)
+        losses[rows], total = _to_gradient_(z, targets[rows], shape, gradients)
+        factor = (row_weight[rows] / total).unsqueeze(1)  # [chunk, 1]
+        if dh is not None:
+            if dh.dtype == products:
+                torch.mm(z, W, out=dh[rows]).mul_(factor)
+            else:
+                dh[rows] = torch.mm(z, W).mul_(factor)
+        if dW is not None:
+            torch.addmm(dW, z.t(), part * factor, beta=0.0 if start == 0 else 1.0, out=dW)
+        if dbias is not None:
+            dbias.addmv_(z.t(), factor.squeeze(1))
+    return losses
+
+
+def _blocked(
+    h: Tensor,
+    W: Tensor,
+    targets: Tensor,
+    row_weight: Tensor,
+    shape: Shape,
+    bias: Tensor | None,
+    chunk: int,
+    products: torch.dtype,
+    dh: Tensor | None,
+    dW: Tensor | None,
+    dbias: Tensor | None,
+) -> Tensor:
+    wide = torch.float64 if products == torch.float64 else torch.float32
+    losses = row_weight.new_empty(h.shape[0])
+    logits = torch.empty(min(chunk, h.shape[0]), W.shape[0], dtype=wide, device=W.device)
+    inverse_cap = 1.0 if shape.cap is None else 1.0 / shape.cap
+    gradients = dh is not None or dW is not None or dbias is not None
+    blocks = [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
+    # A mean's 1/N would drown in a half-precision product; the rows carry relative weights, the sum is scaled after.
+    top = row_weight.abs().amax().clamp_min(torch.finfo(row_weight.dtype).tiny)
+    relative = (row_weight / top).unsqueeze(1)  # [N, 1]
+    several = chunk < h.shape[0]
+    # Adding chunk upon chunk in bf16 would lose low bits each time.
+    dW_sum = torch.zeros_like(W, dtype=wide) if dW is not None and several and dW.dtype != wide else dW
+    for start in range(0, h.shape[0], chunk):
+        rows = slice(start, start + chunk)
+        part = h[rows].to(products)
+        z = logits[: part.shape[0]]
+        for block in blocks:
+            z[:, block] = torch.mm(part, W[block].to(products).t())
+        if bias is not None:
+            z.add_(bias)
+        if shape.cap is not None:
+            z.mul_(inverse_cap)
+        losses[rows], total = _to_gradient_(z, targets[rows], shape, gradients)
+        if not gradients:
+            continue
+        z.div_(total.unsqueeze(1))  # unlike float32, half precision has no room for the undivided sums
+        if dbias is not None:
+            dbias.addmv_(z.t(), row_weight[rows])
+        weighted = (part * relative[rows]).to(products)
+        dh_part = torch.zeros(part.shape, dtype=wide, device=h.device) if dh is not None else None
+        for block in blocks:
+            g = z[:, block].to(products)
+            if dh_part is not None:
+                dh_part.add_(torch.mm(g, W[block].to(products)))
+            if dW_sum is not None:
+                product = torch.mm(g.t(), weighted).to(wide).mul_(top)
+                if start == 0:
+                    dW_sum[block] = product
+                else:
+                    dW_sum[block] += product
+        if dh is not None and dh_part is not None:
+            dh[rows] = dh_part.mul_(row_weight[rows].unsqueeze(1))
+    if dW is not None and dW_sum is not dW:
+        assert dW_sum is not None
+        dW.copy_(dW_sum)
+    return losses
+
+
+def _to_gradient_(  # [C, V], [C] -> [C], [C]
+    z: Tensor, targets: Tensor, shape: Shape, gradients: bool
+) -> tuple[Tensor, Tensor]:
+    """Each row's loss and its sum of exponentials; z (already divided by the cap) becomes sum * dloss/dz."""
+    losses, totals = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
+    height = max(1, _CACHE_BYTES // (z.shape[1] * z.element_size())) if z.device.type == "cpu" else z.shape[0]
+    for top in range(0, z.shape[0], height):
+        rows = slice(top, top + height)
+        losses[rows], totals[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)
+    return losses, totals
+
+
+def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
+    z: Tensor, target: Tensor, shape: Shape, gradients: bool
+) -> tuple[Tensor, Tensor]:
+    smoothing = shape.label_smoothing
+    if shape.cap is None:
+        u = z
+    else:
+        z.tanh_()
+        u = z * shape.cap
+    aim = u.gather(1, target).squeeze(1)
+    if smoothing:
+        aim = (1.0 - smoothing) * aim + smoothing * u.mean(1)
+    most = u.amax(1, keepdim=True)
+    e = u.sub_(most).exp_()
+    total = e.sum(1)
+    log_sum = most.squeeze(1) + total.log()
+    loss = log_sum - aim
+    log_sum = log_sum + shape.shift
+    if shape.z_loss:
+        loss = loss + shape.z_loss * log_sum.square()
+    if not gradients:
+        return loss, total
+    if shape.z_loss:
+        e.mul_((1.0 + 2.0 * shape.z_loss * log_sum).unsqueeze(1))
+    if smoothing:
+        e.sub_((total * (smoothing / z.shape[1])).unsqueeze(1))
+    e.scatter_add_(1, target, (total * (smoothing - 1.0)).unsqueeze(1))
+    if shape.cap is not None:
+        # dtanh = 1 - tanh^2, so z = e * (1 - t^2)
+        torch.addcmul(e, e, z.square_(), value=-1.0, out=z)
+    return loss, total

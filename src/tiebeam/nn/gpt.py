@@ -1,0 +1,178 @@
+"""A GPT around a tied table, in two architectures with one face: `GPT(config)(ids, targets)` is the loss.
+
+The modules are named as the checkpoint names its tensors, so `state_dict()` is the checkpoint: Hugging Face's
+Qwen3 names for the standard architecture, parameter-golf's for golf. `lm_head` is None as long as the pair is tied.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tiebeam.errors import BadRequest
+from tiebeam.nn import golf, standard
+from tiebeam.nn.attention import rotary
+from tiebeam.nn.config import GPTConfig
+from tiebeam.nn.loss import softcapped, tied_cross_entropy
+from tiebeam.nn.table import TiedEmbedding
+from tiebeam.nn.untying import Optimizers, split_parameter
+
+
+class GPT(nn.Module):
+    """`forward(ids)` gives logits [B, T, V]; `forward(ids, targets)` the mean loss, or as `options` say."""
+
+    lm_head: nn.Linear | None
+    bridge: nn.Linear | None
+    embed_proj: nn.Linear | None
+    head_proj: nn.Linear | None
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.embed_dim or config.dim
+        table = TiedEmbedding(
+            config.vocab, width, config.init_std, config.softcap, input_grad_scale=config.input_grad_scale
+        )
+        if config.arch == "golf":
+            self.tok_emb = table
+            self.blocks = nn.ModuleList(golf.Block(config) for _ in range(config.layers))
+            self.skip_weights = nn.Parameter(torch.empty(golf.skip_count(config.layers), config.dim))
+        else:
+            self.model = standard.Trunk(config, table)
+        self.lm_head = None if config.starts_tied else _linear(width, config.vocab)
+        self.bridge = _linear(config.dim, config.dim) if config.bridge else None
+        self.embed_proj = _linear(width, config.dim) if config.embed_dim else None
+        self.head_proj = _linear(config.dim, width) if config.embed_dim else None
+        self._reset_rest()
+
+    def reset_parameters(self) -> None:
+        """Draw every weight anew; also for a model that came from the meta device by `to_empty`."""
+        self.table.reset_parameters()
+        self._reset_rest()
+
+    def _reset_rest(self) -> None:
+        if self.config.arch == "golf":
+            for block in self.blocks:
+                cast(golf.Block, block).reset_parameters()
+            nn.init.ones_(self.skip_weights)
+        else:
+            self.model.reset_parameters()
+        if self.lm_head is not None:
+            if self.config.starts_tied:  # untied on the way
+                with torch.no_grad():
+                    self.lm_head.weight.copy_(self.table.weight)
+            elif self.config.arch == "golf":
+                nn.init.zeros_(self.lm_head.weight)
+            else:
+                nn.init.normal_(self.lm_head.weight, std=0.02)
+        if self.bridge is not None:
+            nn.init.eye_(self.bridge.weight)
+        if self.embed_proj is not None and self.head_proj is not None:
+            # An isometry and its inverse: the factorised pair begins as a tied pair of that rank.
+            nn.init.orthogonal_(self.embed_proj.weight)
+            with torch.no_grad():
+                self.head_proj.weight.copy_(self.embed_proj.weight.t())
+
+    @property
+    def table(self) -> TiedEmbedding:
+        return self.tok_emb if self.config.arch == "golf" else self.model.embed_tokens
+
+    @property
+    def tied(self) -> bool:
+        return self.lm_head is None
+
+    def forward(
+        self, ids: Tensor, targets: Tensor | None = None, **options: Any
+    ) -> Tensor:  # [B, T] -> [B, T, V] or []
+        h = self.hidden(ids)
+        return self.logits(h) if targets is None else self.loss(h, targets, **options)
+
+    def hidden(self, ids: Tensor) -> Tensor:  # [B, T] -> [B, T, D], normed: what the head reads
+        """The trunk's last state. Longer inputs than `context` are refused."""
+        if ids.ndim != 2:
+            raise BadRequest(f"ids are {list(ids.shape)}; they are [batch, time]")
+        if ids.shape[1] > self.config.context:
+            raise BadRequest(f"{ids.shape[1]} tokens are more than the context of {self.config.context}")
+        x = self.table.embed(ids)
+        if self.embed_proj is not None:
+            x = self.embed_proj(x)
+        return self._trunk(x)
+
+    def _trunk(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
+        position = rotary(x.shape[1], self.config.head_dim, self.config.rope_theta, x.device)
+        if self.config.arch == "golf":
+            return golf.trunk(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
+        return cast(Tensor, self.model(x, position))
+
+    def logits(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]
+        h = self._before_head(h)
+        if self.lm_head is None:
+            return self.table.logits(h)
+        return softcapped(F.linear(h, self.lm_head.weight), self.config.softcap)
+
+    def loss(self, h: Tensor, targets: Tensor, **options: Any) -> Tensor:  # [..., D], [...] -> []
+        h = self._before_head(h)
+        if self.lm_head is None:
+            return self.table.loss(h, targets, **options)
+        return tied_cross_entropy(h, self.lm_head.weight, targets, **{"softcap": self.config.softcap, **options})
+
+    def _before_head(self, h: Tensor) -> Tensor:
+        bridge = self.bridge if self.bridge is not None else self.head_proj
+        return h if bridge is None else cast(Tensor, bridge(h))
+
+    def untie(self, optimizer: Optimizers = None, *, own_group: bool = False) -> nn.Parameter:
+        """Give the head a matrix of its own, a copy of the table with its optimizer moments; returns it."""
+        if self.lm_head is not None:
+            raise BadRequest("the model is already untied")
+        table = self.table
+        twin = split_parameter(table.weight, optimizer, own_group=own_group)
+        head = nn.Linear(twin.shape[1], twin.shape[0], bias=False, device="meta")
+        head.weight = twin
+        self.lm_head = head
+        return twin
+
+    def roles(self) -> dict[str, list[nn.Parameter]]:
+        """Every parameter once, by what an optimizer should do with it: table, head, matrices, scalars.
+
+        "head" is empty while tied. "matrices" are the products inside the trunk, the ones that Muon is for;
+        "scalars" are norms, gains and mixes, of whatever shape.
+        """
+        linear = {id(m.weight) for m in self.modules() if isinstance(m, nn.Linear)}
+        roles: dict[str, list[nn.Parameter]] = {"table": [], "head": [], "matrices": [], "scalars": []}
+        for parameter in self.parameters():
+            if parameter is self.table.weight:
+                role = "table"
+            elif self.lm_head is not None and parameter is self.lm_head.weight:
+                role = "head"
+            else:
+                role = "matrices" if id(parameter) in linear else "scalars"
+            roles[role].append(parameter)
+        return roles
+
+    @torch.no_grad()
+    def export(self, *, fold: bool = False) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """config.json and the tensors of a checkpoint, each tensor contiguous and stored once.
+
+        A standard model with a bridge or a factorised table is refused unless `fold=True`, which multiplies those
+        maps into an untied table and head that every Qwen3 loader understands.
+        """
+        config = self.config.to_hf(tied=self.tied, fold=fold)
+        tensors = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
+        if self.config.foldable:
+            head = tensors.pop("lm_head.weight", tensors["model.embed_tokens.weight"])
+            if (bridge := tensors.pop("bridge.weight", None)) is not None:
+                head = head @ bridge
+            if (up := tensors.pop("embed_proj.weight", None)) is not None:
+                tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] @ up.t()
+                head = head @ tensors.pop("head_proj.weight")
+            tensors["lm_head.weight"] = head
+        config["dtype"] = str(self.table.weight.dtype).removeprefix("torch.")
+        return config, tensors
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call]
+    return layer

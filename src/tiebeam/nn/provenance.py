@@ -1,0 +1,93 @@
+"""Where a tied table's gradient comes from: the lookup's part, the head's part, and the angle between them.
+
+The lookup's part is a handful of rows that pass through our own backward; everything else in `.grad` is the head's.
+So the two are told apart exactly without a second pass or a second table: the rows are collected while backward
+runs, and `.grad` minus them is the head's part, whatever road it came by and over however many micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from tiebeam.errors import BadRequest
+from tiebeam.nn.table import TiedEmbedding
+
+_ROWS = 16384  # table rows squared at a time, so that no second [V, D] is needed
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """`head_share` is head / (head + lookup) of the norms; `cosine` is 0 where a part is 0."""
+
+    lookup_norm: float
+    head_norm: float
+    cosine: float
+
+    @property
+    def head_share(self) -> float:
+        whole = self.lookup_norm + self.head_norm
+        return self.head_norm / whole if whole else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {**asdict(self), "head_share": self.head_share}
+
+
+class gradient_provenance:  # noqa: N801  (used as a function: `with gradient_provenance(table) as watch`)
+    """Watch one step's gradient:
+
+        with gradient_provenance(table) as watch:
+            loss.backward()
+        watch.result.head_share
+
+    The block may hold any number of backward passes; the table's gradient is None when it begins. Costs one pass
+    over the gradient and the lookup's rows. Under DDP wrap it in `no_sync()`, or `.grad` is another rank's too.
+    """
+
+    def __init__(self, table: TiedEmbedding) -> None:
+        if not table.tied:
+            raise BadRequest("the table is untied: each end has its own gradient, read .weight.grad and .head.grad")
+        self._table = table
+        self._result: Provenance | None = None
+
+    @property
+    def result(self) -> Provenance:
+        if self._result is None:
+            raise BadRequest("there is no result before the `with` block has ended well")
+        return self._result
+
+    def __enter__(self) -> gradient_provenance:
+        if self._table.weight.grad is not None:
+            raise BadRequest("the table already has a gradient; call zero_grad(set_to_none=True) before watching")
+        self._table._captured = []
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        captured, self._table._captured = self._table._captured, None
+        if kind is not None:
+            return
+        total = self._table.weight.grad
+        if total is None:
+            raise BadRequest("no backward pass reached the table inside the `with` block")
+        self._result = _measure(total, captured or [])
+
+
+@torch.no_grad()
+def _measure(total: Tensor, captured: list[tuple[Tensor, Tensor]]) -> Provenance:  # [V, D]
+    wide = torch.float64
+    squares = torch.cat([part.to(wide).square().sum(1) for part in torch.split(total, _ROWS)])  # [V]
+    if not captured:
+        return Provenance(0.0, math.sqrt(float(squares.sum())), 0.0)
+    ids = torch.cat([i.reshape(-1) for i, _ in captured])
+    rows, where = torch.unique(ids, return_inverse=True)
+    lookup = torch.zeros(len(rows), total.shape[1], dtype=wide, device=total.device)
+    lookup.index_add_(0, where, torch.cat([x.reshape(-1, x.shape[-1]) for _, x in captured]).to(wide))
+    head = total[rows].to(wide) - lookup
+    squares[rows] = head.square().sum(1)
+    lookup_norm, head_norm = float(lookup.norm()), math.sqrt(float(squares.sum()))
+    both = lookup_norm * head_norm
+    return Provenance(lookup_norm, head_norm, float((lookup * head).sum()) / both if both else 0.0)
