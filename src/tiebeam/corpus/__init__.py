@@ -1,0 +1,22 @@
+"""Text -> tokenizer -> token shards, with byte counts.
+
+`build_corpus` makes a Corpus of text, or opens the one it made before; `open_corpus` opens a directory of tokens;
+`Batches` deals them out and `every_target` reads them through.
+"""
+
+from tiebeam.corpus.batches import Batches, every_target
+from tiebeam.corpus.build import build_corpus
+from tiebeam.corpus.sources import PYTHON
+from tiebeam.corpus.store import Corpus, bits_per_byte, cache_directory, is_corpus, open_corpus
+
+__all__ = [
+    "PYTHON",
+    "Batches",
+    "Corpus",
+    "bits_per_byte",
+    "build_corpus",
+    "cache_directory",
+    "every_target",
+    "is_corpus",
+    "open_corpus",
+]

@@ -1,0 +1,125 @@
+"""Batches of token windows: deterministic by seed, resumable by a single number.
+
+`random` deals every window of the stream once before any comes again, in an order drawn from the seed, with the
+windows laid out anew for each pass. The order is a keyed permutation computed as it is needed, so a stream of any
+length costs no memory and any position can be reached at once. `stream` reads straight on, as parameter-golf does,
+and starts over at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tiebeam.corpus.shards import TokenStream
+from tiebeam.errors import BadRequest
+
+Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # x, y: [B, T]
+
+
+class Batches:
+    """An endless iterator of x, y; y is x one token later."""
+
+    def __init__(
+        self,
+        tokens: TokenStream,
+        batch: int,
+        context: int,
+        seed: int = 0,
+        order: Literal["random", "stream"] = "random",
+    ) -> None:
+        if batch < 1 or context < 1:
+            raise BadRequest(f"a batch of {batch} windows of {context} tokens holds nothing; both must be at least 1")
+        if len(tokens) < context + 1:
+            raise BadRequest(
+                f"a window of {context:,} tokens and the one after it do not fit in a text of {len(tokens):,} tokens; "
+                "ask for a shorter context, or give more text"
+            )
+        self.tokens, self.batch, self.context, self.seed, self.order = tokens, batch, context, seed, order
+        self.step = 0
+        self._windows = max(1, (len(tokens) - context) // context)  # what fits wherever the first one starts
+        self._slack = len(tokens) - 1 - self._windows * context
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        x = np.empty((self.batch, self.context), np.int64)
+        y = np.empty_like(x)
+        for row in range(self.batch):
+            window = self._window(self.step * self.batch + row)
+            x[row], y[row] = window[:-1], window[1:]
+        self.step += 1
+        return x, y
+
+    def _window(self, number: int) -> npt.NDArray[np.int64]:  # [T + 1]
+        if self.order == "stream":
+            start = number * self.context % len(self.tokens)
+            stop = min(start + self.context + 1, len(self.tokens))
+            window = self.tokens.read(start, stop)
+            rest = self.context + 1 - len(window)
+            return np.concatenate((window, self.tokens.read(0, rest))) if rest else window
+        epoch, place = divmod(number, self._windows)
+        phase = _mix(self.seed, epoch, 0) % (self._slack + 1)
+        start = phase + _permuted(place, self._windows, _mix(self.seed, epoch, 1)) * self.context
+        return self.tokens.read(start, start + self.context + 1)
+
+    def state(self) -> dict[str, int | str]:
+        """Where it stands; what else decides the batches is there to be checked."""
+        return {
+            "step": self.step,
+            "batch": self.batch,
+            "context": self.context,
+            "seed": self.seed,
+            "order": self.order,
+            "tokens": len(self.tokens),
+        }
+
+    def restore(self, state: dict[str, int | str]) -> None:
+        here = self.state()
+        for name, value in state.items():
+            if name != "step" and here.get(name) != value:
+                raise BadRequest(
+                    f"the batches were saved with {name} {value} and now have {here.get(name)}; use the same"
+                )
+        self.step = int(state["step"])
+
+
+def every_target(tokens: TokenStream, batch: int, context: int) -> Iterator[Batch]:
+    """The whole stream once, in order, each token but the first a target exactly once; the last batches are smaller."""
+    targets = len(tokens) - 1
+    whole = max(0, targets) // context
+    for first in range(0, whole, batch):
+        rows = min(batch, whole - first)
+        span = tokens.read(first * context, (first + rows) * context + 1).astype(np.int64)
+        yield span[:-1].reshape(rows, context), span[1:].reshape(rows, context)
+    if targets > whole * context:
+        span = tokens.read(whole * context, len(tokens)).astype(np.int64)
+        yield span[None, :-1], span[None, 1:]
+
+
+def _mix(*values: int) -> int:
+    """A well-mixed 64-bit number from a few integers (the finaliser of splitmix64)."""
+    mixed = 0
+    for value in values:
+        mixed = (mixed + value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed
+
+
+def _permuted(place: int, count: int, key: int) -> int:
+    """Where `place` goes in a permutation of 0 .. count: a four-round Feistel network, walked until it is in range."""
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & low
+        for turn in range(4):
+            left, right = right, left ^ (_mix(key, turn, right) & low)
+        place = left << half | right
+        if place < count:
+            return place
