@@ -120,6 +120,8 @@ def test_a_stream_reads_across_shards_like_one_array(parts: list[list[int]], dat
     start = data.draw(st.integers(0, len(whole)))
     stop = data.draw(st.integers(start, len(whole)))
     assert stream.read(start, stop).tolist() == whole[start:stop]
+    assert stream[start : stop + 9].tolist() == whole[start : stop + 9]
+    assert stream[-3:].tolist() == whole[-3:]
     assert [token for chunk in stream.chunks(size=3) for token in chunk] == whole
 
 

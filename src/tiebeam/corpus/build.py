@@ -93,7 +93,7 @@ def build_corpus(
     val_fraction: float = 0.05,
     max_bytes: int | None = None,
     text_field: str = "text",
-    tokenizer_bytes: int = 64_000_000,
+    tokenizer_bytes: int = 32_000_000,
     shard_tokens: int = SHARD_TOKENS,
     progress: Progress | None = None,
 ) -> Corpus:

@@ -53,7 +53,7 @@ def open_shard(path: Path) -> Tokens:  # [N]
 
 
 class TokenStream:
-    """One long row of tokens over any number of shards."""
+    """One long row of tokens over any number of shards: `len` and slices work as on an array."""
 
     def __init__(self, shards: Sequence[Tokens], vocab: int, name: str = "these tokens") -> None:
         self.shards = tuple(shard for shard in shards if len(shard))
@@ -64,6 +64,12 @@ class TokenStream:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    def __getitem__(self, place: slice) -> Tokens:
+        """A slice, as of an array."""
+        start, stop, step = place.indices(len(self))
+        assert step == 1, "tokens are read in order"
+        return self.read(start, max(start, stop))
 
     def read(self, start: int, stop: int) -> Tokens:  # [stop - start]
         """Tokens start:stop, across shards, every one checked against the vocabulary."""
