@@ -1,0 +1,126 @@
+"""A run directory is a checkpoint: config.json, model.safetensors, tokenizer.json, and the run's own papers.
+
+run.json holds the settings, versions and digests; metrics.jsonl one line per report; resume.safetensors all
+that an interrupted run needs to go on (weights, optimizer states, counters). Every file is written beside its
+name and moved into place, so a kill at any moment leaves the last complete one. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tiebeam._version import __version__
+from tiebeam.errors import BadRequest, UnreadableInput
+
+if TYPE_CHECKING:
+    import torch
+
+    from tiebeam.corpus import Corpus
+    from tiebeam.nn import GPT
+
+RUN, METRICS, STATE, MODEL = "run.json", "metrics.jsonl", "resume.safetensors", "model.safetensors"
+
+
+class RunDirectory:
+    """The files of one run. `create` refuses a directory that holds something else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, force: bool = False) -> RunDirectory:
+        if path.exists() and any(path.iterdir()) and not force:
+            way_out = "go on with --resume, or replace it with --force" if (path / RUN).exists() else "name another place"
+            raise BadRequest(f"{path} already holds {'a run' if (path / RUN).exists() else 'something'}; {way_out}")
+        path.mkdir(parents=True, exist_ok=True)
+        for name in (METRICS, STATE, MODEL, RUN):
+            (path / name).unlink(missing_ok=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        place = Path(path)
+        if not (place / RUN).is_file():
+            raise UnreadableInput(f"{place} is not a run: it has no {RUN}; `tiebeam train --out {place}` would make one")
+        return cls(place)
+
+    def write_run(self, settings: Mapping[str, Any], corpus: Corpus) -> None:
+        import torch
+
+        document = {
+            "settings": dict(settings),
+            "corpus": corpus.to_dict(),
+            "versions": {
+                "tiebeam": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        self._write(RUN, (json.dumps(document, indent=2) + "\n").encode())
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads((self.path / RUN).read_text())
+        except (OSError, ValueError) as error:
+            raise UnreadableInput(f"{self.path / RUN} cannot be read: {error}") from None
+        return document
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        with open(self.path / METRICS, "a") as out:
+            out.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The reports so far; a last line cut short by a kill is left out."""
+        if (self.path / METRICS).exists():
+            for line in (self.path / METRICS).read_text().splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+
+    def forget_after(self, step: int) -> None:
+        """Drop the reports of steps that will be run again."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        self._write(METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def save_model(self, model: GPT, corpus: Corpus, card: str) -> None:
+        """The checkpoint that every other room, and every other library, opens."""
+        from safetensors.torch import save
+
+        config, tensors = model.export(fold=model.config.foldable)
+        self._write(MODEL, save(tensors, {"format": "pt"}))
+        self._write("config.json", (json.dumps(config, indent=2) + "\n").encode())
+        self._write(corpus.tokenizer.filename, corpus.tokenizer.raw)
+        self._write("README.md", card.encode())
+
+    def save_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        from safetensors.torch import save
+
+        flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        self._write(STATE, save(flat, {"facts": json.dumps(facts)}))
+
+    def load_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        from safetensors import SafetensorError, safe_open
+
+        if not (self.path / STATE).is_file():
+            raise UnreadableInput(f"{self.path} has no {STATE}: the run never got as far as a saved state; start again")
+        try:
+            with safe_open(self.path / STATE, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise UnreadableInput(f"{self.path / STATE} is damaged: {error}") from None
+        return tensors, facts
+
+    def _write(self, name: str, raw: bytes) -> None:
+        beside = self.path / f".{name}.{os.getpid()}.part"
+        with open(beside, "wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(self.path / name)
