@@ -145,7 +145,7 @@ def _decompress(raw: bytes, method: str, size: int) -> bytes:
         except ImportError:
             raise UnreadableInput("this artifact is compressed with zstd; pip install zstandard") from None
         try:
-            body = zstandard.ZstdDecompressor().decompressobj().decompress(raw)
+            body = zstandard.ZstdDecompressor().stream_reader(raw).read(size + 1)
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
     else:
