@@ -1,0 +1,252 @@
+"""Zip archives (PyTorch's and NumPy's) read by range, wherever their bytes are.
+
+`zipfile` reads the table of contents; the data is fetched here, because a stored member is simply a byte
+range of the file and should be read like one. An archive is untrusted: what its table claims is checked
+against the file (members may not overlap, leave the file, or appear twice), and inflating stops at what was
+asked for, in pieces of fixed size, so that a bomb costs no more memory than the answer.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zipfile
+import zlib
+from collections import OrderedDict
+from typing import NamedTuple
+
+from tiebeam.checkpoint.files import Files
+from tiebeam.errors import UnreadableInput
+
+MAX_DIRECTORY = 16 << 20  # the table of contents; about 200,000 members
+_DEFLATE_LIMIT = 1032  # no deflate stream can grow by more than this
+_PIECE = 1 << 20
+_TAIL = 1 << 16
+_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, name length, extra length
+_OPEN_ARCHIVES, _OPEN_STREAMS = 4, 4
+
+
+class Member(NamedTuple):
+    """One file in the archive, as the table of contents describes it."""
+
+    name: str
+    raw_name: bytes
+    method: int
+    header: int
+    """Where its local header starts."""
+    limit: int
+    """Where the next thing in the archive starts: its data must end here at the latest."""
+    stored_size: int
+    size: int
+
+    @property
+    def deflated(self) -> bool:
+        return self.method == zipfile.ZIP_DEFLATED
+
+
+class Archive:
+    """The table of contents of one archive, checked, and its members' bytes."""
+
+    def __init__(self, files: Files, file: str) -> None:
+        self.files, self.file = files, file
+        self.members = self._read_directory()
+        self._begins: dict[str, int] = {}
+        self._streams: OrderedDict[str, _Inflation] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _read_directory(self) -> dict[str, Member]:
+        size = self.files.size(self.file)
+        try:
+            with zipfile.ZipFile(_Window(self.files, self.file, size)) as archive:
+                entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+                directory = archive.start_dir
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError, struct.error) as error:
+            raise UnreadableInput(
+                f"{self.file} is not a whole zip archive ({_lower(error)}); it may be truncated: download it again"
+            ) from None
+        members: dict[str, Member] = {}
+        limits = [*(entry.header_offset for entry in entries[1:]), directory]
+        for entry, limit in zip(entries, limits, strict=False):  # an empty archive has a directory and no entries
+            if entry.filename in members:
+                raise UnreadableInput(
+                    f"{self.file} holds {entry.filename!r} twice, and readers differ about which counts"
+                )
+            members[entry.filename] = self._member(entry, min(limit, size))
+        return members
+
+    def _member(self, entry: zipfile.ZipInfo, limit: int) -> Member:
+        raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437")
+        begin, stored, full = entry.header_offset, entry.compress_size, entry.file_size
+        if begin < 0 or stored < 0 or full < 0 or begin + _LOCAL_HEADER.size + len(raw_name) + stored > limit:
+            raise UnreadableInput(f"{self.file}: the member {entry.filename!r} does not fit where the archive puts it")
+        return Member(entry.filename, raw_name, entry.compress_type, begin, limit, stored, full)
+
+    def _checked(self, name: str) -> Member:
+        """A member that can be read at all; the others (encrypted, exotic) do no harm until they are needed."""
+        member = self.members.get(name)
+        if member is None:
+            raise UnreadableInput(f"{self.file} has no member {name!r}; it is damaged or incomplete")
+        if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UnreadableInput(
+                f"{self.file}: {name!r} is compressed in a way (method {member.method}) not read here"
+            )
+        if not member.deflated and member.stored_size != member.size:
+            raise UnreadableInput(
+                f"{self.file}: {name!r} claims {member.size:,} bytes but stores {member.stored_size:,}, uncompressed"
+            )
+        if member.size > member.stored_size * _DEFLATE_LIMIT:
+            raise UnreadableInput(
+                f"{self.file}: {name!r} claims to inflate from {member.stored_size:,} to {member.size:,} bytes, "
+                "which no deflate stream can; refused as a zip bomb"
+            )
+        return member
+
+    def begin(self, name: str) -> int:
+        """First byte of the member's data in the file, as stored there."""
+        known = self._begins.get(name)
+        if known is not None:
+            return known
+        member = self._checked(name)
+        fixed = _LOCAL_HEADER.size
+        raw = self.files.read(self.file, member.header, member.header + fixed + len(member.raw_name))
+        magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack_from(raw)
+        if magic != b"PK\x03\x04" or method != member.method or raw[fixed : fixed + name_length] != member.raw_name:
+            raise UnreadableInput(f"{self.file}: the archive's table of contents is wrong about {name!r}")
+        if flags & 0x1:
+            raise UnreadableInput(f"{self.file}: {name!r} is encrypted; decrypt the archive first")
+        begin: int = member.header + fixed + name_length + extra_length
+        if begin + member.stored_size > member.limit:
+            raise UnreadableInput(f"{self.file}: the data of {name!r} runs into what follows it in the archive")
+        self._begins[name] = begin
+        return begin
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Bytes begin:end of the member, inflated where it is deflated."""
+        member, at = self._checked(name), self.begin(name)
+        end = member.size if end is None else end
+        if not 0 <= begin <= end <= member.size:
+            raise UnreadableInput(
+                f"{self.file}: bytes {begin:,}..{end:,} of {name!r} were expected; it has {member.size:,}"
+            )
+        if not member.deflated:
+            return self.files.read(self.file, at + begin, at + end)
+        with self._lock:  # taken out while in use: two threads never share a stream
+            stream = self._streams.pop(name, None)
+        if stream is None or stream.position > begin:
+            stream = _Inflation(self, member, at)
+        raw = stream.read(begin, end)
+        with self._lock:
+            self._streams[name] = stream
+            while len(self._streams) > _OPEN_STREAMS:
+                self._streams.popitem(last=False)
+        return raw
+
+
+class _Inflation:
+    """A deflated member read forwards; kept, so that reading block after block inflates everything once."""
+
+    def __init__(self, archive: Archive, member: Member, begin: int) -> None:
+        self.archive, self.member = archive, member
+        self.position = 0
+        self._at, self._end = begin, begin + member.stored_size
+        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._waiting = b""
+
+    def read(self, begin: int, end: int) -> bytes:
+        while self.position < begin:
+            self._next(min(_PIECE, begin - self.position))
+        out = bytearray()
+        while self.position < end:
+            out += self._next(min(_PIECE, end - self.position))
+        return bytes(out)
+
+    def _next(self, most: int) -> bytes:
+        """Between 1 and `most` further bytes."""
+        while True:
+            if not self._waiting and self._at < self._end:
+                until = min(self._at + _PIECE, self._end)
+                self._waiting = self.archive.files.read(self.archive.file, self._at, until)
+                self._at = until
+            try:
+                piece = self._inflater.decompress(self._waiting, most)
+            except zlib.error:
+                raise self._damaged() from None
+            self._waiting = self._inflater.unconsumed_tail
+            if piece:
+                self.position += len(piece)
+                return piece
+            if self._inflater.eof or (not self._waiting and self._at == self._end):
+                raise self._damaged()
+
+    def _damaged(self) -> UnreadableInput:
+        return UnreadableInput(
+            f"{self.archive.file}: {self.member.name!r} is damaged: it cannot be inflated past byte {self.position:,}"
+        )
+
+
+_archives: OrderedDict[tuple[int, str], Archive] = OrderedDict()
+_archives_lock = threading.Lock()
+
+
+def open_archive(files: Files, file: str) -> Archive:
+    """The archive, its table of contents read once: tensors are read one by one, and each needs it."""
+    key = (id(files), file)  # valid as long as the Archive is kept, because that keeps `files`
+    with _archives_lock:
+        archive = _archives.get(key)
+        if archive is not None:
+            _archives.move_to_end(key)
+            return archive
+    archive = Archive(files, file)
+    with _archives_lock:
+        _archives[key] = archive
+        while len(_archives) > _OPEN_ARCHIVES:
+            _archives.popitem(last=False)
+    return archive
+
+
+def read_member(files: Files, file: str, member: str, begin: int, end: int) -> bytes:
+    """Bytes begin:end of what `member` inflates to."""
+    return open_archive(files, file).read(member, begin, end)
+
+
+class _Window:
+    """As much of a file object as `zipfile` needs to read a table of contents; the tail is fetched once."""
+
+    def __init__(self, files: Files, file: str, size: int) -> None:
+        self._files, self._file, self._size = files, file, size
+        self._position = 0
+        self._tail_begin = max(0, size - _TAIL)
+        self._tail = files.read(file, self._tail_begin, size)
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        position = offset + (0, self._position, self._size)[whence]
+        if position < 0:
+            raise OSError("a position before the start of the file")
+        self._position = position
+        return position
+
+    def read(self, count: int = -1) -> bytes:
+        begin = min(self._position, self._size)
+        end = self._size if count < 0 else min(begin + count, self._size)
+        if end - begin > MAX_DIRECTORY:
+            raise UnreadableInput(
+                f"{self._file} claims a table of contents of {end - begin:,} bytes; believed up to {MAX_DIRECTORY:,}"
+            )
+        self._position = end
+        if begin >= self._tail_begin:
+            return self._tail[begin - self._tail_begin : end - self._tail_begin]
+        return self._files.read(self._file, begin, end)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _lower(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text[0].lower() + text[1:]
