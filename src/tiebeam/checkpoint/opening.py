@@ -178,6 +178,7 @@ def assemble(source: str, format: str, files: Files, shards: list[str], config: 
     read_header = _header_reader(format)
     tensors: dict[str, TensorInfo] = {}
     metadata: dict[str, Any] = {}
+    notes: list[str] = []
     for shard in shards:
         header = read_header(files, shard)
         if not tensors.keys().isdisjoint(header.tensors):
@@ -186,6 +187,7 @@ def assemble(source: str, format: str, files: Files, shards: list[str], config: 
         tensors.update(header.tensors)
         for key, value in header.metadata.items():
             metadata.setdefault(key, value)
+        notes += header.notes
     if not tensors:
         raise UnreadableInput(f"{source} holds no tensors")
     architecture = metadata.get("general.architecture") if format == "gguf" else (config or {}).get("model_type")
@@ -198,4 +200,5 @@ def assemble(source: str, format: str, files: Files, shards: list[str], config: 
         metadata=metadata,
         architecture=architecture if isinstance(architecture, str) else None,
         aliases=safetensors.alias_notes(metadata, tensors) if format == "safetensors" else {},
+        notes=tuple(notes),
     )

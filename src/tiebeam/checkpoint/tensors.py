@@ -52,10 +52,11 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one file says about itself: its tensors and its free-form metadata."""
+    """What one file says about itself: its tensors, its free-form metadata, and notes for a person to see."""
 
     tensors: dict[str, TensorInfo]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,397 @@
+"""A pickle read as data. Nothing is imported and nothing from the file is ever called.
+
+A pickle is a program for a small stack machine, and the danger lies in three of its instructions: one looks
+a name up in a module (importing it), one calls what was found, one hands state to the result. This machine
+has its own version of each. A name becomes a `Global`, two strings. A call looks those two strings up among
+the `builders` that the caller passed, a fixed table of functions that only arrange their arguments; whatever
+is not in the table becomes an `Opaque`. State is kept beside an Opaque and given to no one. No other
+instruction can reach code: the remaining ones make numbers, strings, lists, tuples and dictionaries.
+
+The standard `pickle.Unpickler` with its `find_class` overridden would be as inert but not as bounded: it
+allocates a memo as large as the largest index a file mentions, buffers as large as a length field says, and
+hashes dictionary keys of any depth on the C stack. Here every length is checked against the bytes that are
+there, instructions are counted, the memo is a dictionary, and a dictionary keeps only its string keys (no
+weight has any other), so that a key can neither nest, collide by design, nor be unhashable. Byte strings are
+not kept either; nothing here has a use for them. A value can be mentioned any number of times at one byte each,
+so nothing on the way may take time or memory in proportion to the size of a value: builders get few arguments
+and must not copy them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tiebeam.errors import UnreadableInput
+
+MAX_BYTES = 64 << 20  # a pickle takes some 200 bytes a tensor; far more is data that does not belong there
+MAX_OPS = 4_000_000  # some 35 a tensor
+_MAX_INT_BYTES = 1024  # longer integers have no use here, and arithmetic on them takes time
+_MAX_NAME = 1024  # characters of a key, a class or a function
+_MAX_ARGUMENTS = 16  # no function that a builder stands for takes more
+
+
+class Global(NamedTuple):
+    """A name that the pickle mentions. It was not looked up."""
+
+    module: str
+    name: str
+
+
+class Opaque:
+    """Something the pickle would have had made: its class or function, the items set on it, its state."""
+
+    __slots__ = ("items", "kind", "state")
+
+    def __init__(self, kind: Global | None = None) -> None:
+        self.kind = kind
+        self.items: dict[str, object] | None = None
+        self.state: object = None
+
+
+Builder = Callable[[tuple[object, ...]], object]
+"""Arranges the arguments of a call, whatever they are, without copying; None when they make no sense to it."""
+
+
+class TruncatedPickle(UnreadableInput):
+    """The bytes end before the pickle does."""
+
+
+def read_pickle(
+    raw: bytes,
+    label: str,
+    builders: Mapping[Global, Builder],
+    persistent: Builder,
+    at: int = 0,
+) -> tuple[Any, int]:
+    """The value of the pickle that starts at `at`, and where it ends. `persistent` arranges persistent ids."""
+    return _Machine(raw, label, builders, persistent, at).run()
+
+
+class _Machine:
+    __slots__ = ("at", "builders", "label", "marks", "memo", "persistent", "raw", "stack")
+
+    def __init__(
+        self, raw: bytes, label: str, builders: Mapping[Global, Builder], persistent: Builder, at: int
+    ) -> None:
+        self.raw, self.label, self.builders, self.persistent, self.at = raw, label, builders, persistent, at
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> tuple[Any, int]:
+        raw, end = self.raw, len(self.raw)
+        start = self.at
+        try:
+            for _ in range(MAX_OPS):
+                if self.at >= end:
+                    raise TruncatedPickle(f"{self.label} is truncated: its pickle does not end")
+                op = raw[self.at]
+                self.at += 1
+                if op == _STOP:
+                    return self.stack.pop(), self.at
+                _OPS[op](self)
+        except (IndexError, KeyError, ValueError, TypeError, OverflowError, struct.error):
+            if self.at >= end:
+                raise TruncatedPickle(f"{self.label} is truncated: its pickle does not end") from None
+            raise UnreadableInput(
+                f"{self.label} is damaged: its pickle makes no sense at byte {self.at - start:,}"
+            ) from None
+        raise UnreadableInput(f"{self.label} holds a pickle of more than {MAX_OPS:,} instructions; refused as a bomb")
+
+    def take(self, count: int) -> bytes:
+        if count < 0:
+            raise ValueError
+        begin, end = self.at, self.at + count
+        if end > len(self.raw):
+            raise TruncatedPickle(f"{self.label} is truncated: its pickle wants {count:,} bytes that are not there")
+        self.at = end
+        return self.raw[begin:end]
+
+    def skip(self, count: int) -> None:
+        if self.at + count > len(self.raw):
+            raise TruncatedPickle(f"{self.label} is truncated: its pickle wants {count:,} bytes that are not there")
+        self.at += count
+
+    def line(self) -> bytes:
+        end = self.raw.find(b"\n", self.at)
+        if end < 0:
+            raise TruncatedPickle(f"{self.label} is truncated: a line of its pickle does not end")
+        text = self.raw[self.at : end]
+        self.at = end + 1
+        return text
+
+    def unsigned(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "little")
+
+    def since_mark(self) -> list[Any]:
+        begin = self.marks.pop()
+        items = self.stack[begin:]
+        del self.stack[begin:]
+        return items
+
+    def make(self, what: object, arguments: object) -> object:
+        """What a call would have given, arranged by a builder or left opaque. Never the call itself."""
+        if type(what) is not Global:
+            return Opaque()
+        builder = self.builders.get(what)
+        if builder is not None and type(arguments) is tuple and len(arguments) <= _MAX_ARGUMENTS:
+            built = builder(arguments)
+            if built is not None:
+                return built
+        return Opaque(what)
+
+
+def _text(raw: bytes) -> str:
+    """UTF-8; what is not is spelled out, so that every name can be printed and no two become one."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _set_items(target: object, pairs: list[Any]) -> None:
+    if type(target) is Opaque:
+        target.items = target.items if target.items is not None else {}
+        target = target.items
+    if type(target) is dict:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            if type(key) is str and len(key) <= _MAX_NAME:
+                target[key] = value
+
+
+def _add_items(target: object, items: list[Any]) -> None:
+    if type(target) is list:
+        target.extend(items)
+
+
+def _integer(raw: bytes) -> object:
+    return int.from_bytes(raw, "little", signed=True) if len(raw) <= _MAX_INT_BYTES else Opaque()
+
+
+def _text_integer(raw: bytes) -> object:
+    if raw in (b"00", b"01"):  # how the oldest protocol spells a bool
+        return raw == b"01"
+    return int(raw) if len(raw) <= _MAX_INT_BYTES else Opaque()
+
+
+def _nothing(m: _Machine) -> None:
+    pass
+
+
+def _unknown(m: _Machine) -> None:
+    raise ValueError
+
+
+def _proto(m: _Machine) -> None:
+    if m.unsigned(1) > 5:
+        raise ValueError
+
+
+def _mark(m: _Machine) -> None:
+    m.marks.append(len(m.stack))
+
+
+def _pop(m: _Machine) -> None:
+    if m.marks and m.marks[-1] == len(m.stack):
+        m.marks.pop()
+    else:
+        m.stack.pop()
+
+
+def _memoize(m: _Machine) -> None:
+    m.memo[len(m.memo)] = m.stack[-1]
+
+
+def _binput(m: _Machine) -> None:
+    m.memo[m.raw[m.at]] = m.stack[-1]
+    m.at += 1
+
+
+def _long_binput(m: _Machine) -> None:
+    begin, m.at = m.at, m.at + 4  # past the end is noticed before the next instruction
+    m.memo[int.from_bytes(m.raw[begin : m.at], "little")] = m.stack[-1]
+
+
+def _binget(m: _Machine) -> None:
+    m.stack.append(m.memo[m.raw[m.at]])
+    m.at += 1
+
+
+def _long_binget(m: _Machine) -> None:
+    begin, m.at = m.at, m.at + 4
+    m.stack.append(m.memo[int.from_bytes(m.raw[begin : m.at], "little")])
+
+
+def _binint(m: _Machine) -> None:
+    m.stack.append(int.from_bytes(m.take(4), "little", signed=True))
+
+
+def _long_text(m: _Machine) -> None:
+    m.stack.append(_text_integer(m.line().rstrip(b"L")))
+
+
+def _string(m: _Machine) -> None:
+    m.stack.append(m.line().strip()[1:-1].decode("latin-1"))  # quoted; escapes stay as they are written
+
+
+def _tuple(m: _Machine) -> None:
+    m.stack.append(tuple(m.since_mark()))
+
+
+def _short_tuple(count: int) -> Callable[[_Machine], None]:
+    def build(m: _Machine) -> None:
+        m.stack[-count:] = [tuple(m.stack[-count:])]
+
+    return build
+
+
+def _dict(m: _Machine) -> None:
+    made: dict[str, object] = {}
+    _set_items(made, m.since_mark())
+    m.stack.append(made)
+
+
+def _setitem(m: _Machine) -> None:
+    value, key = m.stack.pop(), m.stack.pop()
+    _set_items(m.stack[-1], [key, value])
+
+
+def _setitems(m: _Machine) -> None:
+    pairs = m.since_mark()
+    _set_items(m.stack[-1], pairs)
+
+
+def _append(m: _Machine) -> None:
+    item = m.stack.pop()
+    _add_items(m.stack[-1], [item])
+
+
+def _appends(m: _Machine) -> None:
+    items = m.since_mark()
+    _add_items(m.stack[-1], items)
+
+
+def _named(module: object, name: object) -> Global:
+    if type(name) is not str or type(module) is not str or len(module) + len(name) > _MAX_NAME:
+        raise ValueError
+    return Global(module, name)
+
+
+def _global(m: _Machine) -> None:
+    m.stack.append(_named(_text(m.line()), _text(m.line())))
+
+
+def _stack_global(m: _Machine) -> None:
+    name, module = m.stack.pop(), m.stack.pop()
+    m.stack.append(_named(module, name))
+
+
+def _reduce(m: _Machine) -> None:
+    arguments, what = m.stack.pop(), m.stack.pop()
+    m.stack.append(m.make(what, arguments))
+
+
+def _newobj_ex(m: _Machine) -> None:
+    m.stack.pop()  # keyword arguments: no builder takes any
+    _reduce(m)
+
+
+def _inst(m: _Machine) -> None:
+    what = _named(_text(m.line()), _text(m.line()))
+    m.stack.append(m.make(what, tuple(m.since_mark())))
+
+
+def _obj(m: _Machine) -> None:
+    what, *arguments = m.since_mark()
+    m.stack.append(m.make(what, tuple(arguments)))
+
+
+def _build(m: _Machine) -> None:
+    state, target = m.stack.pop(), m.stack[-1]
+    if type(target) is Opaque:
+        target.state = state
+
+
+def _persistent(m: _Machine) -> None:
+    identity = m.stack.pop()
+    built = m.persistent(identity) if type(identity) is tuple and len(identity) <= _MAX_ARGUMENTS else None
+    m.stack.append(built if built is not None else Opaque())
+
+
+def _persistent_line(m: _Machine) -> None:
+    m.line()
+    m.stack.append(Opaque())
+
+
+def _extension(width: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.skip(width)
+        m.stack.append(Opaque())
+
+    return push
+
+
+def _sized_text(width: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.stack.append(_text(m.take(m.unsigned(width))))
+
+    return push
+
+
+def _sized_bytes(width: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.skip(m.unsigned(width))
+        m.stack.append(Opaque())
+
+    return push
+
+
+def _small_integer(width: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.stack.append(int.from_bytes(m.take(width), "little"))
+
+    return push
+
+
+def _long_integer(width: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.stack.append(_integer(m.take(m.unsigned(width))))
+
+    return push
+
+
+def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        m.stack.append(make(m))
+
+    return push
+
+
+_STOP = ord(".")
+
+# Sets, frozen or not, become lists: nothing here asks whether something is in one.
+_NAMED: dict[bytes, Callable[[_Machine], None]] = {
+    b"\x80": _proto, b"\x95": lambda m: m.skip(8), b"(": _mark, b"0": _pop,
+    b"1": lambda m: m.since_mark().clear(), b"2": _push(lambda m: m.stack[-1]),
+    b"N": _push(lambda m: None), b"\x88": _push(lambda m: True), b"\x89": _push(lambda m: False),
+    b"I": _push(lambda m: _text_integer(m.line())), b"L": _long_text, b"F": _push(lambda m: float(m.line())),
+    b"J": _binint, b"K": _small_integer(1), b"M": _small_integer(2),
+    b"\x8a": _long_integer(1), b"\x8b": _long_integer(4),
+    b"G": _push(lambda m: struct.unpack(">d", m.take(8))[0]),
+    b"S": _string, b"T": _sized_text(4), b"U": _sized_text(1),
+    b"V": _push(lambda m: m.line().decode("raw-unicode-escape").encode("utf-8", "backslashreplace").decode()),
+    b"X": _sized_text(4), b"\x8c": _sized_text(1), b"\x8d": _sized_text(8),
+    b"B": _sized_bytes(4), b"C": _sized_bytes(1), b"\x8e": _sized_bytes(8), b"\x96": _sized_bytes(8),
+    b"\x97": _push(lambda m: Opaque()), b"\x98": _nothing,
+    b"]": _push(lambda m: []), b"l": _push(lambda m: m.since_mark()), b"a": _append, b"e": _appends,
+    b"\x8f": _push(lambda m: []), b"\x90": _appends, b"\x91": _push(lambda m: m.since_mark()),
+    b")": _push(lambda m: ()), b"t": _tuple,
+    b"\x85": _short_tuple(1), b"\x86": _short_tuple(2), b"\x87": _short_tuple(3),
+    b"}": _push(lambda m: {}), b"d": _dict, b"s": _setitem, b"u": _setitems,
+    b"p": lambda m: m.memo.__setitem__(int(m.line()[:20]), m.stack[-1]), b"q": _binput, b"r": _long_binput,
+    b"g": _push(lambda m: m.memo[int(m.line()[:20])]), b"h": _binget, b"j": _long_binget, b"\x94": _memoize,
+    b"c": _global, b"\x93": _stack_global, b"R": _reduce, b"\x81": _reduce, b"\x92": _newobj_ex,
+    b"i": _inst, b"o": _obj, b"b": _build, b"P": _persistent_line, b"Q": _persistent,
+    b"\x82": _extension(1), b"\x83": _extension(2), b"\x84": _extension(4),
+}  # fmt: skip
+
+_OPS = tuple(_NAMED.get(bytes([code]), _unknown) for code in range(256))
