@@ -73,8 +73,9 @@ def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic
     if dtype == "BF16":
         return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if dtype == "F8_E8M0":
-        exponents = np.frombuffer(raw, np.uint8).astype(np.float32) - 127
-        return np.where(exponents == 128, np.float32(np.nan), np.exp2(exponents)).astype(np.float32).reshape(shape)
+        powers = np.ldexp(1.0, np.arange(-127, 129))  # by exponent; exp2 in float32 misses the largest by a bit
+        powers[255] = np.nan
+        return powers.astype(np.float32)[np.frombuffer(raw, np.uint8)].reshape(shape)
     if dtype in _SMALL_FLOATS:
         return _small_float_values(dtype)[_unpack(np.frombuffer(raw, np.uint8), BITS[dtype])].reshape(shape)
     return _decode_gguf(dtype, raw, shape)
