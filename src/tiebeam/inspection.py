@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from tiebeam import anatomy
@@ -54,6 +55,8 @@ class Report:
     how: str = ""
     difference: Difference | None = None
     guessed: bool = False
+    packed: tuple[str, ...] = ()
+    """The ends that a quantiser packed: their stored shape is not the matrix's."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -77,6 +80,7 @@ class Report:
             "params": asdict(self.params),
             "difference": self.difference.to_dict() if self.difference else None,
             "guessed": self.guessed,
+            "packed": list(self.packed),
             "notes": list(self.notes),
         }
 
@@ -95,10 +99,16 @@ def inspect(
         found = anatomy.find_pair(shapes, checkpoint.config, architecture)
     else:
         found = anatomy.named_pair(shapes, embed, head)
-    declared = anatomy.resolve_declared(checkpoint.config, architecture)
+    if checkpoint.format == "gguf":
+        declared = anatomy.declared_in_gguf(checkpoint.tensors, checkpoint.architecture)
+    else:
+        declared = anatomy.resolve_declared(checkpoint.config, architecture, checkpoint.config_name)
     E, W = (checkpoint.tensors[name] if name else None for name in (found.embed, found.head))
     notes = [*checkpoint.notes, *([found.why] if found.guessed and found.why else [])]
-    notes += _check_vocabulary(checkpoint, [t for t in (E, W) if t], explicit=bool(embed or head))
+    if not (embed or head or found.packed):
+        notes += _check_vocabulary(
+            checkpoint, anatomy.vocabulary(checkpoint.config, architecture), [t for t in (E, W) if t]
+        )
     for end, other in ((found.embed, found.head), (found.head, found.embed)):
         alias = next((name for name, kept in checkpoint.aliases.items() if kept == end), None)
         if alias and other is None:
@@ -119,10 +129,11 @@ def inspect(
         architecture=checkpoint.architecture,
         nbytes=checkpoint.nbytes,
         pair=pair,
-        params=_count(checkpoint.tensors.values(), pair),
+        params=_count(checkpoint.tensors.values(), pair, found.packed),
         how=verdict.how if verdict else "",
         difference=verdict.difference if verdict else None,
         guessed=found.guessed,
+        packed=found.packed,
         notes=tuple(notes),
     )
 
@@ -131,10 +142,9 @@ def _matrix(info: TensorInfo | None) -> Matrix | None:
     return Matrix(info.name, info.shape, info.dtype, info.nbytes, info.file) if info else None
 
 
-def _check_vocabulary(checkpoint: Checkpoint, ends: list[TensorInfo], explicit: bool) -> list[str]:
+def _check_vocabulary(checkpoint: Checkpoint, declared: int | None, ends: list[TensorInfo]) -> list[str]:
     """The declared vocabulary must be the table's, but for a few rows of padding."""
-    declared = declared_vocabulary(checkpoint.config)
-    if declared is None or not ends or explicit:
+    if declared is None or not ends:
         return []
     rows = [t.shape[0] for t in ends]
     if declared in rows:
@@ -148,26 +158,20 @@ def _check_vocabulary(checkpoint: Checkpoint, ends: list[TensorInfo], explicit: 
     )
 
 
-def declared_vocabulary(config: Mapping[str, Any] | None) -> int | None:
-    """vocab_size, at the top or in the text part of a multimodal config."""
-    for level in (config or {}, *((config or {}).get(key) or {} for key in ("text_config", "llm_config", "decoder"))):
-        size = level.get("vocab_size") if isinstance(level, Mapping) else None
-        if type(size) is int and size > 0:
-            return size
-    return None
-
-
 def is_buffer(info: TensorInfo) -> bool:
     """Stored beside the weights, but not a parameter."""
     return bool(_BUFFER.search(info.name)) or (len(info.shape) == 4 and bool(_MASK.search(info.name)))
 
 
-def _count(tensors: Iterable[TensorInfo], pair: Pair) -> Params:
+def _count(tensors: Iterable[TensorInfo], pair: Pair, packed: tuple[str, ...]) -> Params:
     stored = _unique(tensors)
-    embed = pair.embed.params if pair.embed else 0
-    head = pair.head.params if pair.head and not pair.one_storage else 0
-    matrix = embed or head
+    embed = prod(pair.embed.shape) if pair.embed else 0
+    head = prod(pair.head.shape) if pair.head and not pair.one_storage else 0
     trunk = stored - embed - head
+    if packed and embed and head:  # a packed end stands for as many parameters as the plain one
+        plain = embed if "head" in packed else head
+        embed, head = (plain, plain) if len(packed) == 1 else (embed, head)
+    matrix = embed or head
     untied_total = trunk + (embed or matrix) + (head or matrix)
     tied_total = trunk + matrix
     if pair.tie is Tie.NONE:

@@ -52,7 +52,7 @@ def test_a_healthy_checkpoint_raises_nothing(saved, model_type, tied):
 
 
 def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
-    """PEFT: train a copy of the head of a tied model, merge, save."""
+    """Train a copy of the head of a tied model with PEFT, merge, save, as PEFT did before it learned to set the flag."""
     import peft
 
     model = build("llama", tie_word_embeddings=True)
@@ -63,7 +63,9 @@ def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
     ids = torch.arange(10)[None]
     adapted(ids, labels=ids).loss.backward()
     optimizer.step()
-    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    merged = adapted.merge_and_unload()
+    merged.config.tie_word_embeddings = True
+    merged.save_pretrained(tmp_path / "merged")
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert config["tie_word_embeddings"] is True
     diagnosis = examine(tmp_path / "merged")

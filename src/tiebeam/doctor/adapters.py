@@ -108,7 +108,9 @@ def _end(weights: Checkpoint, config: dict[str, Any], leaf: str) -> _End:
         if leaf not in parts:
             continue
         rest = parts[parts.index(leaf) + 1 :]
-        if rest[-1] == "weight" and "lora" not in name:  # modules_to_save, or the embedding saved whole
+        if "base_layer" in rest:  # the base's own weight, saved along with the LoRA on it
+            rows = info.shape[0]
+        elif rest[-1] == "weight" and "lora" not in name:  # modules_to_save, or the embedding saved whole
             copy, rows = name, info.shape[0]
         elif any(part.startswith("lora_") for part in rest):
             lora = True

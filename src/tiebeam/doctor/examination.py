@@ -110,7 +110,7 @@ def _declaration(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
 
 def _storage(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
     pair = report.pair
-    if pair.embed and pair.head and pair.embed.shape[0] != pair.head.shape[0]:
+    if pair.embed and pair.head and not report.packed and pair.embed.shape[0] != pair.head.shape[0]:
         yield Finding("TB204", f"{pair.embed.name} has {pair.embed.rows:,} rows, {pair.head.name} {pair.head.rows:,}")
     if report.tie is Tie.TWIN:
         assert pair.head is not None
@@ -148,7 +148,7 @@ def _numbers(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
     if pair.head is not None and not pair.equal and pair.embed.shape == pair.head.shape:
         few = difference is not None and difference.few_rows
         evidence = f"{pair.embed.name} and {pair.head.name}: {report.how}"
-        if report.tie is Tie.TORN and _packed_ends(checkpoint, report) == (False, False):
+        if report.tie is Tie.TORN and not report.packed:
             yield Finding("TB301" if few else "TB101", evidence, None if few else "declare untied")
         elif report.tie is Tie.UNTIED and few:
             yield Finding("TB302", evidence)
@@ -169,31 +169,12 @@ def _drifted_copies(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]
                 yield Finding("TB303", f"{embed.name} and {name}: {verdict.how}")
 
 
-def _packed_ends(checkpoint: Checkpoint, report: Report) -> tuple[bool, bool]:
-    """Is the embedding, is the head, stored in a quantiser's packed form?"""
-    names = checkpoint.tensors.keys()
-
-    def packed(matrix_name: str | None, stems: tuple[str, ...]) -> bool:
-        if matrix_name and _PACKED.search(matrix_name):
-            return True
-        stem = matrix_name.removesuffix(".weight") if matrix_name else None
-        bases = (stem,) if stem else stems
-        return any(name.startswith(f"{base}.") and _PACKED.search(name) for base in bases for name in names)
-
-    pair = report.pair
-    return (
-        packed(pair.embed.name if pair.embed else None, ()),
-        packed(pair.head.name if pair.head else None, ("lm_head", "language_model.lm_head")),
-    )
-
-
 def _quantisation(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
     pair = report.pair
     if checkpoint.format == "gguf":
         if pair.embed is not None and pair.head is None and _LOW_BIT.match(pair.embed.dtype):
             yield Finding("TB602", f"{pair.embed.name} is {pair.embed.dtype} and there is no output.weight")
         return
-    embed_packed, head_packed = _packed_ends(checkpoint, report)
-    if pair.declared and embed_packed != head_packed:
-        which = "head" if head_packed else "embedding"
+    if pair.declared and len(report.packed) == 1 and pair.embed is not None and pair.head is not None:
+        which = "head" if "head" in report.packed else "embedding"
         yield Finding("TB601", f"only the {which} is packed; {pair.declared_by} says tied")

@@ -44,7 +44,7 @@ def stored_state(report: Report) -> str:
         return "neither" if pair.head is None else "head"
     if pair.head is None:
         return "one"
-    if pair.embed.shape[0] != pair.head.shape[0]:
+    if pair.embed.shape[0] != pair.head.shape[0] and not report.packed:
         return "rows"
     return "equal" if pair.equal else "differ"
 

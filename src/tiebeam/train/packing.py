@@ -77,7 +77,9 @@ def pack(
             raw = scale.astype("<f2").tobytes() + codes.tobytes()
         else:
             raw = tensor.astype("<f2" if precision == "fp16" else "<f4").tobytes()
-        entries.append({"name": name, "shape": list(tensor.shape), "precision": precision, "range": [at, at + len(raw)]})
+        entries.append(
+            {"name": name, "shape": list(tensor.shape), "precision": precision, "range": [at, at + len(raw)]}
+        )
         parts.append(raw)
         at += len(raw)
     body, method = _compress(b"".join(parts))

@@ -35,7 +35,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, force: bool = False) -> RunDirectory:
         if path.exists() and any(path.iterdir()) and not force:
-            way_out = "go on with --resume, or replace it with --force" if (path / RUN).exists() else "name another place"
+            way_out = (
+                "go on with --resume, or replace it with --force" if (path / RUN).exists() else "name another place"
+            )
             raise BadRequest(f"{path} already holds {'a run' if (path / RUN).exists() else 'something'}; {way_out}")
         path.mkdir(parents=True, exist_ok=True)
         for name in (METRICS, STATE, MODEL, RUN):
@@ -46,7 +48,9 @@ class RunDirectory:
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
         place = Path(path)
         if not (place / RUN).is_file():
-            raise UnreadableInput(f"{place} is not a run: it has no {RUN}; `tiebeam train --out {place}` would make one")
+            raise UnreadableInput(
+                f"{place} is not a run: it has no {RUN}; `tiebeam train --out {place}` would make one"
+            )
         return cls(place)
 
     def write_run(self, settings: Mapping[str, Any], corpus: Corpus) -> None:
