@@ -1,0 +1,163 @@
+"""Where each architecture keeps its pair: the table in `architectures.json`, looked up by model type.
+
+The table says nothing about a particular checkpoint. It holds what the code of an architecture fixes: the
+names of the two ends (in memory, and as met in files), what its config class does with the tie flag, and
+how its input and logits are scaled. A GGUF architecture name leads to the same entry as the model type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+TEXT_ROLES = ("masked_lm", "pretraining", "retrieval")
+"""Roles whose checkpoints often come without a language-modelling head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the code of one architecture fixes. Names are tensor names; the first is the one in memory."""
+
+    model_type: str
+    role: str
+    embed: tuple[str, ...]
+    head: tuple[str, ...]
+    head_bias: bool | str
+    """Whether the head has a bias; a string names the config key that decides it."""
+    tie_default: bool | None
+    """The flag when the config has none; None when that is not known."""
+    flag: str
+    """What the config class makes of the flag: own, forced, lift, inherit or text (see the table's `about`)."""
+    flag_type: str
+    """What the flag may hold without transformers refusing the config: bool, nullable or any."""
+    legacy_flag: str | None
+    """A key that overrides tie_word_embeddings."""
+    decides: tuple[str, ...]
+    """The config levels whose flag ties head to embedding, any of them; empty when nothing does."""
+    text: str | None
+    """Where the config of the language model sits, when it is not the config itself."""
+    text_type: str | None
+    text_tie: bool | None
+    vocab_keys: tuple[str, ...]
+    dim_keys: tuple[str, ...]
+    input_scale: str | None
+    logit_scale: str | None
+    softcap: str | None
+    note: str | None
+    remote: bool
+    """Whether its code lives outside transformers, so that nothing here could be checked against it."""
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the architecture knows a language-modelling head at all."""
+        return bool(self.head)
+
+
+def lookup(model_type: str | None) -> Architecture | None:
+    """The entry of a `model_type` or a GGUF architecture name; None when the table has none."""
+    if model_type is None:
+        return None
+    table = _table()
+    if model_type in table["architectures"] or model_type in table["remote"]:
+        return _read(model_type)
+    alias = table["gguf"].get(model_type)
+    return None if alias is None else _read(alias)
+
+
+def known_types() -> tuple[str, ...]:
+    """Every model type in the table."""
+    table = _table()
+    return (*table["architectures"], *table["remote"])
+
+
+def text_level(
+    config: Mapping[str, Any], architecture: Architecture | None
+) -> tuple[Mapping[str, Any], Architecture | None]:
+    """The config of the language model inside `config`, and its architecture where the table has one.
+
+    Multimodal configs were once flat: without the nested config, the top level speaks for the text.
+    """
+    while architecture is not None and architecture.text is not None:
+        inner = config.get(architecture.text)
+        if not isinstance(inner, Mapping):
+            break
+        named = inner.get("model_type")
+        inner_type = named if isinstance(named, str) else architecture.text_type
+        inner_architecture = lookup(inner_type)
+        if inner_architecture is None:
+            return inner, architecture
+        config, architecture = inner, inner_architecture
+    return config, architecture
+
+
+def vocabulary(config: Mapping[str, Any] | None, architecture: Architecture | None) -> int | None:
+    """The vocabulary size that the config gives; the matrices may have a few padding rows more."""
+    return _size(config, architecture, "vocab_keys", ("vocab_size", "padded_vocab_size", "n_vocab"))
+
+
+def width(config: Mapping[str, Any] | None, architecture: Architecture | None) -> int | None:
+    """The width of the two matrices as the config gives it, which is not always the width of the model."""
+    return _size(config, architecture, "dim_keys", ("hidden_size", "d_model", "n_embd", "dim"))
+
+
+def _size(
+    config: Mapping[str, Any] | None, architecture: Architecture | None, keys: str, usual: tuple[str, ...]
+) -> int | None:
+    if config is None:
+        return None
+    inner, inner_architecture = text_level(config, architecture)
+    levels = [(inner, inner_architecture), (config, architecture)]
+    if architecture is None:
+        levels += [(nested, None) for nested in (config.get("text_config"), config.get("llm_config")) if nested]
+    for level, owner in levels:
+        for key in (*(getattr(owner, keys) if owner else ()), *usual):
+            value = level.get(key) if isinstance(level, Mapping) else None
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = resources.files("tiebeam.anatomy").joinpath("architectures.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+@cache
+def _read(model_type: str) -> Architecture:
+    table = _table()
+    remote = model_type not in table["architectures"]
+    entry: dict[str, Any] = table["remote" if remote else "architectures"][model_type]
+    layout = table["layouts"][entry.get("layout", "decoder")]
+    base = entry.get("base", "bert")
+
+    def names(end: str) -> tuple[str, ...]:
+        return tuple(f"{name.format(base=base)}.weight" for name in entry.get(end, layout[end]))
+
+    return Architecture(
+        model_type=model_type,
+        role=entry.get("role", "causal_lm"),
+        embed=names("embed"),
+        head=names("head"),
+        head_bias=entry.get("head_bias", False),
+        tie_default=entry.get("tie", False),
+        flag=entry.get("flag", "own"),
+        flag_type=entry.get("flag_type", "nullable" if remote else "bool"),
+        legacy_flag=entry.get("legacy_flag"),
+        decides=tuple(entry.get("decides", [""])),
+        text=entry.get("text"),
+        text_type=entry.get("text_type"),
+        text_tie=entry.get("text_tie"),
+        vocab_keys=tuple(entry.get("vocab", "vocab_size").split("|")),
+        dim_keys=tuple(entry.get("width", "hidden_size").split("|")),
+        input_scale=entry.get("input_scale"),
+        logit_scale=entry.get("logit_scale"),
+        softcap=entry.get("softcap"),
+        note=entry.get("note"),
+        remote=remote,
+    )
