@@ -212,12 +212,11 @@ def _survey_one(model_type: str, class_name: str) -> Surveyed:
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     ends = {name: parameters[name] for name in embed | head}
     disk_names = {}
-    for name, parameter in ends.items():
-        saved = list(revert_weight_conversion(model, {name: parameter}))
-        if len(saved) == 1:  # molmo2 splits its input in two on disk
-            disk_names[name] = saved[0]
     on_disk = {name: shape for name, shape in shapes.items() if name not in ends}
-    on_disk.update({saved: shapes[name] for name, saved in disk_names.items()})
+    for name, parameter in ends.items():
+        saved = revert_weight_conversion(model, {name: parameter})
+        on_disk.update({saved_name: tuple(tensor.shape) for saved_name, tensor in saved.items()})
+        disk_names[name] = min(saved)  # one, but for molmo2, which keeps its added rows apart
     return Surveyed(
         model_type=model_type,
         class_name=class_name,

@@ -14,9 +14,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-TEXT_ROLES = ("masked_lm", "pretraining", "retrieval")
-"""Roles whose checkpoints often come without a language-modelling head."""
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -50,11 +47,6 @@ class Architecture:
     note: str | None
     remote: bool
     """Whether its code lives outside transformers, so that nothing here could be checked against it."""
-
-    @property
-    def has_head(self) -> bool:
-        """Whether the architecture knows a language-modelling head at all."""
-        return bool(self.head)
 
 
 def lookup(model_type: str | None) -> Architecture | None:
@@ -137,7 +129,8 @@ def _read(model_type: str) -> Architecture:
     base = entry.get("base", "bert")
 
     def names(end: str) -> tuple[str, ...]:
-        return tuple(f"{name.format(base=base)}.weight" for name in entry.get(end, layout[end]))
+        stems = entry.get(end, layout[end])
+        return tuple(stem[1:] if stem[0] == "=" else f"{stem.format(base=base)}.weight" for stem in stems)
 
     return Architecture(
         model_type=model_type,

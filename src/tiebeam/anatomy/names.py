@@ -1,0 +1,58 @@
+"""Tensor names as trainers, wrappers and quantisers leave them, brought back to what the model calls them.
+
+A wrapper adds a level to every name (`module.`, `_orig_mod.`), or slips one in between (`base_layer`); a
+quantiser renames the tensor itself (`lm_head.qweight`) or packs it under its old name and puts helpers beside
+it (`lm_head.weight.absmax`). None of that changes which matrix it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+WRAPPERS = frozenset(
+    {
+        *("module", "model", "base_model", "pretrained_model", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"),
+        *("language_model", "llm", "lm", "net", "network", "policy", "actor", "state_dict", "model_state_dict"),
+    }
+)
+"""Levels that may stand in front of a whole model."""
+
+_SLIPPED_IN = re.compile(
+    r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|original_module"
+    r"|modules_to_save\.[^.]+)\."
+)
+_RENAMED = re.compile(
+    r"\.(?:qweight|weight_packed|weight_q|W_q|Qidxs|codes|_?weight_qdata|parametrizations\.weight\.original)$"
+)
+_HELPERS = (".weight.absmax", ".scales", ".weight.quant_map")
+
+
+def plain(name: str) -> str:
+    """The name without what wrappers slipped in and quantisers renamed: `x.lm_head.qweight` -> `x.lm_head.weight`."""
+    if "/" in name:
+        name = name.replace("/", ".")
+    return _RENAMED.sub(".weight", _SLIPPED_IN.sub("", name))
+
+
+def is_packed(name: str, names: Container[str]) -> bool:
+    """Whether a quantiser packed this tensor, so that its shape is not the matrix's."""
+    if _RENAMED.search(name):
+        return not name.endswith(".original")
+    stem = name.removesuffix(".weight")
+    return any(f"{stem}{helper}" in names for helper in _HELPERS)
+
+
+def is_active(name: str) -> bool:
+    """False for the frozen original of a module that an adapter has replaced."""
+    return ".original_module." not in name
+
+
+def wrapper_before(name: str, wanted: str) -> str | None:
+    """The wrapper levels in front of `wanted` in a plain name: "" for none, None when it is not `wanted` at all."""
+    if not name.endswith(wanted):
+        return None
+    lead = name[: -len(wanted)]
+    if lead and (lead[-1] != "." or not all(level in WRAPPERS for level in lead[:-1].split("."))):
+        return None
+    return lead
