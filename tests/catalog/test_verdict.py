@@ -10,7 +10,7 @@ BAND = BANDS[4]
 
 
 def test_every_share_that_can_be_is_in_one_band():
-    assert all(sum(share / 1000 in band for band in BANDS) == 1 for share in range(501))
+    assert all(sum(share / 1000 in band for band in BANDS) == 1 for share in range(1001))
 
 
 def test_bands_hold_enough_models_to_speak_of():

@@ -31,8 +31,8 @@ class Band:
         return f"{self.low}-{self.high}%" if self.high < 50 else f"{self.low}% or more"
 
 
-# A half is the most that one of two matrices can be; the last band is wider so that it holds that, too.
-_EDGES = (0, 2, 5, 10, 15, 25, 51)
+# One of two equal matrices is a half at most; the last band takes whatever comes.
+_EDGES = (0, 2, 5, 10, 15, 25, 101)
 BANDS = tuple(Band(low, high) for low, high in pairwise(_EDGES))
 
 
