@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiebeam.cli import annotations, render
+from tiebeam.cli import for_ci, render
 from tiebeam.cli.inspect import title, verdict_line
+from tiebeam.doctor import Diagnosis, examine
+from tiebeam.doctor.adapters import AdapterDiagnosis, examine_adapter, is_adapter
 from tiebeam.errors import BadRequest, TiebeamError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tiebeam.doctor import Diagnosis, Finding
-    from tiebeam.doctor.adapters import AdapterDiagnosis
+    from tiebeam.doctor.cures import Cure
+    from tiebeam.doctor.findings import Finding
+    from tiebeam.surgery import Outcome
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 
@@ -76,6 +79,44 @@ def command(
         raise click.exceptions.Exit(3)
 
 
+def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> None:
+    """The safe cures of one model: shown, and with --out carried out."""
+    from tiebeam.doctor.cures import plan_cure
+    from tiebeam.surgery import How, carry_out
+
+    if len(models) > 1:
+        raise click.UsageError("--fix takes one MODEL at a time")
+    cure = plan_cure(models[0])
+    outcome = carry_out(cure.plan, out, How(force=force)) if cure.plan and out else None
+    if shape == "json":
+        planned = cure.plan.to_dict() if cure.plan else None
+        done = outcome.to_dict() if outcome else None
+        render.emit_json({**cure.diagnosis.to_dict(), "plan": planned, "outcome": done})
+    else:
+        console = render.console()
+        for text in _cure_lines(cure, outcome, out, console.width):
+            console.print(text)
+    if any(f.level == "error" for f in cure.left) or (cure.plan and not out and _is_error(cure.diagnosis)):
+        raise click.exceptions.Exit(1)
+
+
+def _cure_lines(cure: Cure, outcome: Outcome | None, out: str | None, width: int) -> Iterator[Text | str]:
+    yield render.styled((title(cure.diagnosis.report), "bold"))
+    yield verdict_line(cure.diagnosis.report)
+    if cure.plan is None:
+        yield "  nothing to cure" if not cure.left else "  nothing that can be cured without a decision"
+    else:
+        yield "  changed" if outcome else "  would change (nothing is written without --out DST)"
+        for change in cure.plan.changes:
+            yield f"    {change}"
+    for finding in cure.left:
+        if finding.level != "note":
+            yield from render.wrapped(f"{finding.code} {finding.level}: {finding.about.title}", width).splitlines()
+            yield from render.wrapped(finding.about.cure, width, indent=4).splitlines()
+    if outcome:
+        yield render.styled("  ", ("cured", render.TIED), f": {out} is {outcome.after.tie}")
+
+
 class _Unreadable:
     """A model among several that could not be opened: reported, and the others still examined."""
 
@@ -86,14 +127,10 @@ class _Unreadable:
         return {"model": self.model, "error": self.reason, "findings": []}
 
 
-if TYPE_CHECKING:
-    Result = Diagnosis | AdapterDiagnosis | _Unreadable
+Result = Diagnosis | AdapterDiagnosis | _Unreadable
 
 
 def _examine(model: str, base: str | None, embed: str | None, head: str | None, keep_going: bool) -> Result:
-    from tiebeam.doctor import examine
-    from tiebeam.doctor.adapters import examine_adapter, is_adapter
-
     try:
         return examine_adapter(model, base) if is_adapter(model) else examine(model, embed=embed, head=head)
     except TiebeamError as error:
@@ -126,7 +163,7 @@ def _is_error(result: Result) -> bool:
 def _name(result: Result) -> str:
     if isinstance(result, _Unreadable):
         return result.model
-    return result.adapter if hasattr(result, "adapter") else result.report.model
+    return result.report.model if isinstance(result, Diagnosis) else result.adapter
 
 
 def _print(results: list[Result], shape: str, several: bool) -> None:
@@ -134,10 +171,10 @@ def _print(results: list[Result], shape: str, several: bool) -> None:
         documents = [result.to_dict() for result in results]
         render.emit_json(documents if several else documents[0])
     elif shape == "sarif":
-        render.emit_json(annotations.sarif([_placed(result) for result in results]))
+        render.emit_json(for_ci.sarif([_placed(result) for result in results]))
     elif shape == "github":
         for result in results:
-            for line in annotations.github(_placed(result)):
+            for line in for_ci.github(_placed(result)):
                 click.echo(line)
     else:
         console = render.console()
@@ -145,13 +182,13 @@ def _print(results: list[Result], shape: str, several: bool) -> None:
             for text in _lines(result, console.width):
                 console.print(text)
         if several:
-            for line in _summary(results):
-                console.print(line)
+            for row in _summary(results):
+                console.print(row)
 
 
-def _placed(result: Result) -> annotations.Placed:
+def _placed(result: Result) -> for_ci.Placed:
     reason = result.reason if isinstance(result, _Unreadable) else ""
-    return annotations.Placed(_name(result), _findings(result), reason)
+    return for_ci.Placed(_name(result), _findings(result), reason)
 
 
 def _lines(result: Result, width: int) -> Iterator[Text | str]:
@@ -160,13 +197,13 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
         yield render.styled("  ", ("cannot be read", "bold red"), f": {result.reason}")
         yield ""
         return
-    if hasattr(result, "adapter"):
+    if isinstance(result, Diagnosis):
+        yield render.styled((title(result.report), "bold"))
+        yield verdict_line(result.report)
+    else:
         yield render.styled((f"{result.adapter} · adapter", "bold"))
         yield f"  base         {result.base.model}: {result.base.tie}"
         yield f"  merge        {result.merge}"
-    else:
-        yield render.styled((title(result.report), "bold"))
-        yield verdict_line(result.report)
     for finding in result.findings:
         yield ""
         about = finding.about
@@ -177,11 +214,10 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
             yield from rest
     if not result.findings:
         yield "  nothing found"
-    loaders = getattr(result, "loaders", ())
-    if loaders:
+    if isinstance(result, Diagnosis) and result.loaders:
         yield ""
         yield "  what each loader will do"
-        yield from render.columns([[v.loader, v.outcome, v.reason] for v in loaders], "<<<", indent=4)
+        yield from render.columns([[v.loader, v.outcome, v.reason] for v in result.loaders], "<<<", indent=4)
     yield ""
 
 
@@ -192,7 +228,7 @@ def _summary(results: list[Result]) -> Iterator[Text]:
         if isinstance(result, _Unreadable):
             rows.append([result.model, "unreadable", "-", "-", "-"])
         else:
-            tie = "adapter" if hasattr(result, "adapter") else str(result.report.tie)
+            tie = str(result.report.tie) if isinstance(result, Diagnosis) else "adapter"
             rows.append([_name(result), tie, *counts])
     yield from render.columns(rows, "<<>>>")
 

@@ -69,28 +69,26 @@ def title(report: Report) -> str:
 
 def verdict_line(report: Report) -> Text:
     """● tie, in the accent of its kind, with the facts it rests on."""
-    tie, pair = report.tie, report.pair
-    one = tie in (Tie.SHARED, Tie.TWIN, Tie.SWAPPED)
-    style = render.accent(one) if tie.healthy else "bold red" if tie in (Tie.TORN, Tie.HEADLESS) else "bold yellow"
-    return render.styled(
-        "  ", (f"● {tie:<10}", style if tie is not Tie.NONE else render.FAINT), " ", _facts(report, pair.declared)
-    )
+    tie = report.tie
+    style = render.accent(tie in (Tie.SHARED, Tie.TWIN, Tie.SWAPPED))
+    if not tie.healthy:
+        style = "bold red" if tie in (Tie.TORN, Tie.HEADLESS) else "bold yellow"
+    return render.styled("  ", (f"● {tie:<10}", render.FAINT if tie is Tie.NONE else style), " ", _facts(report))
 
 
-def _facts(report: Report, declared: bool | None) -> str:
+def _facts(report: Report) -> str:
     pair = report.pair
     if report.tie is Tie.NONE:
         return "an encoder: it has no head by design" if pair.encoder else "no vocabulary pair found"
-    said = "nothing declared" if declared is None else "declared tied" if declared else "declared untied"
+    said = {None: "nothing declared", True: "declared tied", False: "declared untied"}[pair.declared]
+    by = f": {pair.declared_by}" if "(" in pair.declared_by else f" ({pair.declared_by})"
     stored = {
         ("embed",): "stored once",
         ("head",): "only the head is stored",
         ("embed", "head"): "two names, one storage" if pair.one_storage else "stored twice",
     }[pair.stored]
-    facts = f"{said} ({pair.declared_by}) · {stored}"
-    if pair.equal is not None and not pair.one_storage:
-        facts += " · equal" if pair.equal else " · different"
-    return facts
+    equal = "" if pair.equal is None or pair.one_storage else " · equal" if pair.equal else " · different"
+    return f"{said}{by} · {stored}{equal}"
 
 
 def lines(diagnosis: Diagnosis, width: int) -> Iterator[Text | str]:
@@ -140,7 +138,7 @@ def _counts(report: Report) -> Iterator[Text]:
     tied = params.total == params.tied_total
     style, whole = render.accent(tied), params.untied_total
     bars = [(params.trunk, render.TRUNK, ""), (params.total - params.trunk, render.TABLE, style)]
-    yield render.styled(f"  {'trunk':<11}  {human(params.trunk):>7}  ", render.bar(bars, max(1, whole)))
+    yield render.styled(f"  {'trunk':<11}  {human(params.trunk):>7}  ", render.bar(bars, max(1, params.total)))
     vocabulary = params.total - params.trunk
     if tied:
         paid = f"paid once; untied it would be {human(params.untied_total - params.trunk)}"

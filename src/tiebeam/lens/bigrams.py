@@ -116,7 +116,8 @@ def _gradients(form: str, w: dict[str, Array], counts: Array) -> dict[str, Array
     z *= rows / z.sum(axis=1, keepdims=True)
     z -= counts
     z /= np.float32(rows.sum())
-    dH, dW = z @ W, z.T @ H
+    dH: Array = (z @ W).astype(np.float32, copy=False)
+    dW: Array = (z.T @ H).astype(np.float32, copy=False)
     if form == "EW":
         return {"E": dH, "W": dW}
     if form == "EE":
@@ -138,7 +139,7 @@ def unigram(train: Bigrams, test: Bigrams) -> Fit:
 
 
 def smoothed_bigram(train: Bigrams, dev: Bigrams, test: Bigrams) -> Fit:
-    """The ceiling for any of the forms: the table itself, with absolute discounting (Kneser-Ney), discount from `dev`."""
+    """About what pairs can tell at all: the table itself, Kneser-Ney smoothed, with the discount that `dev` likes."""
     table = train.dense().astype(np.float64)
     rows = table.sum(axis=1, keepdims=True)
     kinds = (table > 0).sum(axis=1, keepdims=True)
