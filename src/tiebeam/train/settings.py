@@ -1,0 +1,83 @@
+"""What a run is: the model's shape, the data, the rates, the length. One frozen record, saved in run.json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from tiebeam.errors import BadRequest
+from tiebeam.nn import GPTConfig
+from tiebeam.train.optimizers import Rates
+
+CHECKPOINT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults are the recipe for two cores and a few minutes. Either `steps` or `minutes` sets the length."""
+
+    arch: str = "standard"
+    layers: int = 4
+    dim: int = 256
+    heads: int = 8
+    kv_heads: int = 4
+    mlp_dim: int = 512
+    context: int = 256
+    softcap: float | None = None
+    tie: bool | float = True
+    embed_dim: int | None = None
+    bridge: bool = False
+    batch_tokens: int = 2048
+    accumulate: int = 1
+    steps: int | None = None
+    minutes: float | None = None
+    seed: int = 0
+    optimizer: str = "muon"
+    rates: Rates | None = None
+    warmup_steps: int = 20
+    decay_fraction: float = 0.5
+    momentum_warmup_steps: int = 100
+    z_loss: float = 0.0
+    validate_every: float = 0.1
+    """Fraction of the run between validations; the last is always whole, those on the way see part of the split."""
+    log_every: int = 10
+    threads: int | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise BadRequest("say how long to train: either --steps N or --minutes M")
+        if (self.steps is not None and self.steps < 1) or (self.minutes is not None and self.minutes <= 0):
+            raise BadRequest(f"a run of {self.steps or self.minutes} is over before it starts; ask for more")
+        if self.batch_tokens < self.context * self.accumulate:
+            raise BadRequest(
+                f"{self.batch_tokens:,} tokens a step are fewer than {self.accumulate} windows of {self.context}; "
+                "raise --batch-tokens or lower --context"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Windows in one micro-batch."""
+        return self.batch_tokens // (self.context * self.accumulate)
+
+    def model(self, vocab: int) -> GPTConfig:
+        return GPTConfig(
+            vocab=vocab, dim=self.dim, layers=self.layers, heads=self.heads, arch=self.arch,  # type: ignore[arg-type]
+            kv_heads=self.kv_heads, mlp_dim=self.mlp_dim, context=self.context, softcap=self.softcap, tie=self.tie,
+            embed_dim=self.embed_dim, bridge=self.bridge,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Settings:
+        known = {f.name for f in fields(cls)}
+        values = {key: value for key, value in document.items() if key in known}
+        if isinstance(values.get("rates"), dict):
+            values["rates"] = Rates(**values["rates"])
+        return cls(**values)
+
+    def longer(self, steps: int | None, minutes: float | None) -> Settings:
+        """The same run with another length, for going on."""
+        return replace(self, steps=steps, minutes=minutes)
