@@ -1,0 +1,77 @@
+"""`tiebeam pack`: the quantised, compressed artifact of a run, and what the rounding cost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tiebeam.budget import human_bytes
+from tiebeam.cli import render
+from tiebeam.errors import BadRequest
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    text = value.strip().upper().replace(",", "").replace("_", "")
+    for unit, size in _UNITS.items():
+        if text.endswith(unit):
+            text, factor = text.removesuffix(unit).strip(), size
+            break
+    else:
+        factor = 1
+    try:
+        return round(float(text) * factor)
+    except ValueError:
+        raise BadRequest(f"--limit is {value!r}; write bytes, or 16MB") from None
+
+
+@click.command(short_help="The quantised, compressed artifact of a run.")
+@click.argument("run", type=click.Path())
+@click.option("--out", metavar="FILE", help="The artifact (default: RUN.tbp beside the run).")
+@click.option("--limit", callback=_bytes, default="16MB", show_default=True, metavar="SIZE", help="Fail above this size.")
+@click.option("--dtype", type=click.Choice(["int8", "int7", "int6", "fp16"]), default="int8", show_default=True,
+              help="Precision of the matrices.")  # fmt: skip
+@click.option("--embed-dtype", type=click.Choice(["fp16", "int8", "int7", "int6"]), default="fp16", show_default=True,
+              help="Precision of the vocabulary table: both ends feel its rounding.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    run: str, out: str | None, limit: int, dtype: str, embed_dtype: str, force: bool, as_json: bool
+) -> None:
+    """Pack RUN into one small file, unpack it again, and measure what was lost on the run's own held-out text.
+
+    \b
+    tiebeam pack run --limit 16MB
+    tiebeam pack run --dtype int6 --embed-dtype int8
+    tiebeam unpack run.tbp restored
+    """
+    from tiebeam.train.shipping import ship
+
+    target = Path(out) if out else Path(os.path.normpath(run)).with_suffix(".tbp")
+    if target.exists() and not force:
+        raise BadRequest(f"{target} exists; replace it with --force, or name another with --out")
+    shipped = ship(run, target, weights=dtype, embed=embed_dtype, limit=limit)
+    if as_json:
+        render.emit_json(shipped.to_dict())
+    else:
+        console = render.console()
+        console.print(render.styled((str(target), "bold"), f" · {human_bytes(shipped.bytes)} of {human_bytes(limit)}"))
+        rows = [
+            ["before", f"{shipped.before.bpb:.4f} bits per byte", f"{shipped.params:,} parameters in fp32"],
+            ["after", f"{shipped.after.bpb:.4f} bits per byte", f"{dtype} matrices, {embed_dtype} table"],
+            ["lost", f"{shipped.lost:+.4f} bits per byte", ""],
+        ]
+        for line in render.columns(rows, "<<<"):
+            console.print(line)
+    if not shipped.fits:
+        click.echo(
+            f"tiebeam: {target} has {shipped.bytes:,} bytes, over the limit of {limit:,}; try --dtype int6 or "
+            "--embed-dtype int8",
+            err=True,
+        )
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,173 @@
+"""`tiebeam train`: a small GPT, tied or not, from text to checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tiebeam.budget import human, human_bytes
+from tiebeam.cli import render
+from tiebeam.cli.progress import Progress
+from tiebeam.errors import BadRequest
+
+
+def tie_option(value: str) -> bool | float:
+    """yes, no, or the fraction of the run at which the tie ends."""
+    if value in ("yes", "true"):
+        return True
+    if value in ("no", "false"):
+        return False
+    try:
+        fraction = float(value)
+    except ValueError:
+        raise BadRequest(f"--tie is {value!r}; it is yes, no, or a fraction such as 0.67") from None
+    if not 0 < fraction < 1:
+        raise BadRequest(f"--tie is {value}; a fraction lies between 0 and 1")
+    return fraction
+
+
+@click.command(short_help="A small GPT, tied or not.")
+@click.argument("text", nargs=-1, type=click.Path())
+@click.option("--out", default="run", show_default=True, metavar="DIR", help="Where the run directory goes.")
+@click.option("--minutes", type=float, metavar="M", help="Train for this long (default 5, unless --steps).")
+@click.option("--steps", type=int, metavar="N", help="Train for this many steps; deterministic by --seed.")
+@click.option("--arch", type=click.Choice(["standard", "golf"]), default="standard", show_default=True,
+              help="standard: Qwen3, opens anywhere. golf: parameter-golf's block.")  # fmt: skip
+@click.option("--tie", default="yes", show_default=True, metavar="yes|no|F", help="One table, two, or one until fraction F.")
+@click.option("--layers", type=int, default=4, show_default=True, metavar="N")
+@click.option("--dim", type=int, default=256, show_default=True, metavar="N", help="Width.")
+@click.option("--heads", type=int, default=8, show_default=True, metavar="N")
+@click.option("--kv-heads", type=int, default=4, show_default=True, metavar="N")
+@click.option("--mlp-dim", type=int, default=512, show_default=True, metavar="N")
+@click.option("--context", type=int, default=256, show_default=True, metavar="N", help="Tokens in a window.")
+@click.option("--embed-dim", type=int, metavar="N", help="A narrower, factorised table.")
+@click.option("--bridge", is_flag=True, help="One map of width x width before the shared table at the output.")
+@click.option("--softcap", type=float, metavar="C", help="Cap the logits at C (golf only; its default is 15).")
+@click.option("--vocab", type=int, default=2048, show_default=True, metavar="N", help="Tokens of the BPE to train.")
+@click.option("--tokenizer", type=click.Path(), metavar="FILE", help="A tokenizer.json or sentencepiece model instead.")
+@click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens a step.")
+@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Micro-batches a step.")
+@click.option("--optimizer", type=click.Choice(["muon", "adamw"]), default="muon", show_default=True,
+              help="muon: Muon for matrices, Adam for the table and scalars. adamw: one rate for all, as a control.")  # fmt: skip
+@click.option("--rate-scale", type=float, default=1.0, show_default=True, metavar="F", help="Multiply every rate.")
+@click.option("--warmup-steps", type=int, default=20, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--threads", type=int, metavar="N", help="CPU threads (default: those that are free).")
+@click.option("--compile", "compile_model", is_flag=True, help="torch.compile the model.")
+@click.option("--max-bytes", type=int, metavar="N", help="Take at most this much text.")
+@click.option("--track", type=click.Choice(["tensorboard", "wandb", "trackio"]), help="Also log there.")
+@click.option("--resume", is_flag=True, help="Go on with the run at --out.")
+@click.option("--force", is_flag=True, help="Replace the run at --out.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+def command(text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Train a GPT on TEXT: files, directories, .jsonl, parquet, or a corpus; without TEXT, on this Python's own library.
+
+    The run directory is an ordinary checkpoint: `inspect`, `generate`, `pack` and transformers open it.
+    Ctrl-C saves the state and says how to go on.
+
+    \b
+    tiebeam train --minutes 2
+    tiebeam train books/ --tie no --out untied
+    tiebeam train --resume --out run --minutes 10
+    """
+    from tiebeam.corpus import build_corpus
+    from tiebeam.train import RunDirectory, Settings, default_rates, train
+    from tiebeam.train.tracking import tracker
+
+    progress = Progress(quiet or as_json)
+    where = Path(out)
+    if resume:
+        saved = RunDirectory.open(where).read_run()
+        settings = Settings.from_dict(saved["settings"])
+        if options["steps"] or options["minutes"]:
+            settings = settings.longer(options["steps"], options["minutes"])
+        corpus = build_corpus([saved["corpus"]["path"]], progress=progress)
+    else:
+        settings = _settings(options, default_rates)
+        if where.exists() and any(where.iterdir()) and not force:
+            RunDirectory.create(where)  # refuse before the corpus is built
+        corpus = build_corpus(
+            text, vocab=options["vocab"], tokenizer=options["tokenizer"], max_bytes=options["max_bytes"], progress=progress
+        )
+    for note in corpus.notes:
+        progress.say(note, f"note: {note}")
+    stopped = _Interrupt()
+    with tracker(options["track"], where, settings.to_dict()) as track:
+
+        def report(record: dict[str, Any]) -> None:
+            track(record)
+            _show(progress, record)
+
+        result = train(settings, corpus, where, resume=resume, force=force, report=report, interrupted=stopped)
+    progress.close()
+    if as_json:
+        render.emit_json({**result.to_dict(), "corpus": corpus.to_dict()})
+    else:
+        _tell(result, corpus.to_dict())
+    if not result.finished:
+        click.echo(f"interrupted after {result.steps:,} steps; go on with: tiebeam train --resume --out {out}", err=True)
+        raise click.exceptions.Exit(130)
+
+
+def _settings(options: dict[str, Any], default_rates: Any) -> Any:
+    from tiebeam.train import Settings
+
+    names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
+             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "threads")  # fmt: skip
+    chosen = {name: options[name] for name in names}
+    softcap = options["softcap"]
+    if softcap is None and options["arch"] == "golf":
+        softcap = 15.0
+    minutes = options["minutes"] if options["minutes"] or options["steps"] else 5.0
+    rates = default_rates(options["optimizer"], options["arch"]).scaled(options["rate_scale"])
+    return Settings(
+        **chosen, softcap=softcap, minutes=minutes, tie=tie_option(options["tie"]), rates=rates,
+        compile=options["compile_model"],
+    )  # fmt: skip
+
+
+class _Interrupt:
+    """True once Ctrl-C was pressed; a second Ctrl-C ends the program at once."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        try:
+            signal.signal(signal.SIGINT, self._press)
+        except ValueError:  # not in the main thread: whoever runs us there handles signals
+            pass
+
+    def _press(self, *_: Any) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+    def __call__(self) -> bool:
+        return self.pressed
+
+
+def _show(progress: Progress, record: dict[str, Any]) -> None:
+    head = f"step {record['step']:>6,}  {100 * record['done']:3.0f}%  {record['seconds']:6.0f} s"
+    if "val_bpb" in record:
+        progress.say(f"val {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final=True)
+    else:
+        share = f"  head's share of the gradient {100 * record['head_share']:.0f}%" if "head_share" in record else ""
+        progress.say("train", f"{head}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s{share}")
+
+
+def _tell(result: Any, corpus: dict[str, Any]) -> None:
+    console = render.console()
+    tie = render.styled((("● tied" if result.tied else "○ untied"), render.accent(result.tied)))
+    console.print(render.styled((f"{result.path}", "bold"), " · ", tie, f" · {human(result.params)} parameters"))
+    rows = [
+        ["held-out", f"{result.final.bpb:.4f} bits per byte, {result.final.nats:.4f} nats per token"],
+        ["trained", f"{result.steps:,} steps, {result.seconds:,.0f} s, {result.tokens_per_second:,.0f} tokens/s"],
+        ["text", f"{human_bytes(corpus['train']['bytes'])} to learn from, {human_bytes(corpus['val']['bytes'])} held out"],
+    ]
+    for line in render.columns(rows, "<<"):
+        console.print(line)
+    if result.finished:
+        console.print(f'  next: tiebeam generate {result.path} "import "')

@@ -1,0 +1,43 @@
+"""Also log elsewhere: TensorBoard, Weights & Biases, Trackio. metrics.jsonl is written in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tiebeam.errors import BadRequest
+
+Track = Callable[[dict[str, Any]], None]
+
+
+@contextmanager
+def tracker(kind: str | None, run: Path, settings: dict[str, Any]) -> Iterator[Track]:
+    """A function that takes each record of the run; with kind None it does nothing."""
+    if kind is None:
+        yield lambda record: None
+        return
+    try:
+        module: Any = import_module({"tensorboard": "torch.utils.tensorboard"}.get(kind, kind))
+    except ImportError:
+        raise BadRequest(f"--track {kind} needs the package {kind}; install it with: pip install {kind}") from None
+    if kind == "tensorboard":
+        writer = module.SummaryWriter(str(run / "tensorboard"))
+        try:
+            yield lambda record: [writer.add_scalar(k, v, record["step"]) for k, v in _numbers(record)] and None
+        finally:
+            writer.close()
+        return
+    module.init(project="tiebeam", name=run.name, config=settings)
+    try:
+        yield lambda record: module.log(dict(_numbers(record)))
+    finally:
+        module.finish()
+
+
+def _numbers(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, int | float) and key != "step":
+            yield key, value
