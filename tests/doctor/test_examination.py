@@ -52,7 +52,7 @@ def test_a_healthy_checkpoint_raises_nothing(saved, model_type, tied):
 
 
 def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
-    """PEFT trains a copy of a tied model's head and merges it; the flag stays, as in PEFT before it learned to set it."""
+    """PEFT trains a copy of a tied model's head and merges it; the flag stays, as it did in PEFT until lately."""
     import peft
 
     model = build("llama", tie_word_embeddings=True)

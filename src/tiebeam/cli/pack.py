@@ -33,16 +33,16 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 @click.command(short_help="The quantised, compressed artifact of a run.")
 @click.argument("run", type=click.Path())
 @click.option("--out", metavar="FILE", help="The artifact (default: RUN.tbp beside the run).")
-@click.option("--limit", callback=_bytes, default="16MB", show_default=True, metavar="SIZE", help="Fail above this size.")
+@click.option(
+    "--limit", callback=_bytes, default="16MB", show_default=True, metavar="SIZE", help="Fail above this size."
+)
 @click.option("--dtype", type=click.Choice(["int8", "int7", "int6", "fp16"]), default="int8", show_default=True,
               help="Precision of the matrices.")  # fmt: skip
 @click.option("--embed-dtype", type=click.Choice(["fp16", "int8", "int7", "int6"]), default="fp16", show_default=True,
               help="Precision of the vocabulary table: both ends feel its rounding.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    run: str, out: str | None, limit: int, dtype: str, embed_dtype: str, force: bool, as_json: bool
-) -> None:
+def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str, force: bool, as_json: bool) -> None:
     """Pack RUN into one small file, unpack it again, and measure what was lost on the run's own held-out text.
 
     \b

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.progress import Progress
 from tiebeam.errors import BadRequest
+
+if TYPE_CHECKING:
+    from tiebeam.train import Result, Settings
 
 
 def tie_option(value: str) -> bool | float:
@@ -36,7 +40,9 @@ def tie_option(value: str) -> bool | float:
 @click.option("--steps", type=int, metavar="N", help="Train for this many steps; deterministic by --seed.")
 @click.option("--arch", type=click.Choice(["standard", "golf"]), default="standard", show_default=True,
               help="standard: Qwen3, opens anywhere. golf: parameter-golf's block.")  # fmt: skip
-@click.option("--tie", default="yes", show_default=True, metavar="yes|no|F", help="One table, two, or one until fraction F.")
+@click.option(
+    "--tie", default="yes", show_default=True, metavar="yes|no|F", help="One table, two, or one until fraction F."
+)
 @click.option("--layers", type=int, default=4, show_default=True, metavar="N")
 @click.option("--dim", type=int, default=256, show_default=True, metavar="N", help="Width.")
 @click.option("--heads", type=int, default=8, show_default=True, metavar="N")
@@ -51,7 +57,7 @@ def tie_option(value: str) -> bool | float:
 @click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens a step.")
 @click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Micro-batches a step.")
 @click.option("--optimizer", type=click.Choice(["muon", "adamw"]), default="muon", show_default=True,
-              help="muon: Muon for matrices, Adam for the table and scalars. adamw: one rate for all, as a control.")  # fmt: skip
+              help="muon: for matrices, Adam for the table and the rest. adamw: one rate, a control.")  # fmt: skip
 @click.option("--rate-scale", type=float, default=1.0, show_default=True, metavar="F", help="Multiply every rate.")
 @click.option("--warmup-steps", type=int, default=20, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -63,8 +69,10 @@ def tie_option(value: str) -> bool | float:
 @click.option("--force", is_flag=True, help="Replace the run at --out.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
-def command(text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Train a GPT on TEXT: files, directories, .jsonl, parquet, or a corpus; without TEXT, on this Python's own library.
+def command(
+    text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: bool, as_json: bool, **options: Any
+) -> None:
+    """Train a GPT on TEXT: files, directories, .jsonl, parquet, a corpus; without TEXT, on this Python's own library.
 
     The run directory is an ordinary checkpoint: `inspect`, `generate`, `pack` and transformers open it.
     Ctrl-C saves the state and says how to go on.
@@ -75,7 +83,7 @@ def command(text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: b
     tiebeam train --resume --out run --minutes 10
     """
     from tiebeam.corpus import build_corpus
-    from tiebeam.train import RunDirectory, Settings, default_rates, train
+    from tiebeam.train import RunDirectory, Settings, train
     from tiebeam.train.tracking import tracker
 
     progress = Progress(quiet or as_json)
@@ -87,11 +95,15 @@ def command(text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: b
             settings = settings.longer(options["steps"], options["minutes"])
         corpus = build_corpus([saved["corpus"]["path"]], progress=progress)
     else:
-        settings = _settings(options, default_rates)
+        settings = _settings(options)
         if where.exists() and any(where.iterdir()) and not force:
             RunDirectory.create(where)  # refuse before the corpus is built
         corpus = build_corpus(
-            text, vocab=options["vocab"], tokenizer=options["tokenizer"], max_bytes=options["max_bytes"], progress=progress
+            text,
+            vocab=options["vocab"],
+            tokenizer=options["tokenizer"],
+            max_bytes=options["max_bytes"],
+            progress=progress,
         )
     for note in corpus.notes:
         progress.say(note, f"note: {note}")
@@ -109,12 +121,15 @@ def command(text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: b
     else:
         _tell(result, corpus.to_dict())
     if not result.finished:
-        click.echo(f"interrupted after {result.steps:,} steps; go on with: tiebeam train --resume --out {out}", err=True)
+        click.echo(
+            f"interrupted after {result.steps:,} steps; go on with: tiebeam train --resume --out {out}", err=True
+        )
         raise click.exceptions.Exit(130)
 
 
-def _settings(options: dict[str, Any], default_rates: Any) -> Any:
-    from tiebeam.train import Settings
+def _settings(options: dict[str, Any]) -> Settings:
+    from tiebeam.train import Rates, Settings
+    from tiebeam.train.settings import scaled
 
     names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
              "accumulate", "steps", "seed", "optimizer", "warmup_steps", "threads")  # fmt: skip
@@ -123,11 +138,14 @@ def _settings(options: dict[str, Any], default_rates: Any) -> Any:
     if softcap is None and options["arch"] == "golf":
         softcap = 15.0
     minutes = options["minutes"] if options["minutes"] or options["steps"] else 5.0
-    rates = default_rates(options["optimizer"], options["arch"]).scaled(options["rate_scale"])
     return Settings(
-        **chosen, softcap=softcap, minutes=minutes, tie=tie_option(options["tie"]), rates=rates,
+        **chosen,
+        softcap=softcap,
+        minutes=minutes,
+        tie=tie_option(options["tie"]),
+        rates=scaled(Rates(), options["rate_scale"]),
         compile=options["compile_model"],
-    )  # fmt: skip
+    )
 
 
 class _Interrupt:
@@ -135,10 +153,8 @@ class _Interrupt:
 
     def __init__(self) -> None:
         self.pressed = False
-        try:
+        with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
             signal.signal(signal.SIGINT, self._press)
-        except ValueError:  # not in the main thread: whoever runs us there handles signals
-            pass
 
     def _press(self, *_: Any) -> None:
         if self.pressed:
@@ -158,14 +174,17 @@ def _show(progress: Progress, record: dict[str, Any]) -> None:
         progress.say("train", f"{head}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s{share}")
 
 
-def _tell(result: Any, corpus: dict[str, Any]) -> None:
+def _tell(result: Result, corpus: dict[str, Any]) -> None:
     console = render.console()
     tie = render.styled((("● tied" if result.tied else "○ untied"), render.accent(result.tied)))
     console.print(render.styled((f"{result.path}", "bold"), " · ", tie, f" · {human(result.params)} parameters"))
     rows = [
         ["held-out", f"{result.final.bpb:.4f} bits per byte, {result.final.nats:.4f} nats per token"],
         ["trained", f"{result.steps:,} steps, {result.seconds:,.0f} s, {result.tokens_per_second:,.0f} tokens/s"],
-        ["text", f"{human_bytes(corpus['train']['bytes'])} to learn from, {human_bytes(corpus['val']['bytes'])} held out"],
+        [
+            "text",
+            f"{human_bytes(corpus['train']['bytes'])} to learn from, {human_bytes(corpus['val']['bytes'])} held out",
+        ],
     ]
     for line in render.columns(rows, "<<"):
         console.print(line)

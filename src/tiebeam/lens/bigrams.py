@@ -92,9 +92,9 @@ def _hidden(form: str, w: dict[str, Array]) -> Array:  # -> [V, D], what meets t
     if form == "EDE":
         return w["E"] * _signs(w["E"].shape[1])
     if form == "EME":
-        return w["E"] @ w["M"]
+        return np.asarray(w["E"] @ w["M"], np.float32)
     if form == "EMLPE":
-        return np.maximum(w["E"] @ w["A"], 0) @ w["B"]
+        return np.asarray(np.maximum(w["E"] @ w["A"], 0) @ w["B"], np.float32)
     return w["E"]
 
 
@@ -150,7 +150,7 @@ def smoothed_bigram(train: Bigrams, dev: Bigrams, test: Bigrams) -> Fit:
         known = np.where(
             rows > 0, (np.maximum(table - discount, 0) + discount * kinds * fallback) / np.maximum(rows, 1), fallback
         )
-        return np.log(np.maximum(known, 1e-12)).astype(np.float32)
+        return np.asarray(np.log(np.maximum(known, 1e-12)), np.float32)
 
     discount = min((d / 20 for d in range(4, 20)), key=lambda d: bits(dev, log_table(d)))
     return Fit("smoothed bigram", bits(test, log_table(discount)), len(train.count))

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.lens.ends import Ends, open_model_ends
 from tiebeam.errors import BadRequest
+from tiebeam.lens.ends import Ends, open_model_ends
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
 _BLOCK_ROWS = 4096
 
@@ -159,12 +159,10 @@ class Lens:
     def energy(self) -> Energy:
         """Symmetry and definiteness of the whole [V, V] path, in closed form."""
         D = self.gram.shape[0] // 2
-        FF, FW, WW = self.gram[:D, :D], self.gram[:D, D:], self.gram[D:, D:]
-        norm = float((FF * WW).sum())
+        norm = float((self.gram[:D, :D] * self.gram[D:, D:]).sum())
         root = _square_root(self.gram)  # [2D, 2D]
         swapped = np.concatenate([root[D:], root[:D]]) / 2  # K G^(1/2)
         eigenvalues = np.linalg.eigvalsh(root @ swapped)
-        del FW
         return _energy(norm, eigenvalues, self.spectrum)
 
     @cached_property
@@ -201,9 +199,8 @@ class Lens:
         """The one token that spells `text`."""
         ids = self.ends.encode(text)
         if len(ids) != 1:
-            raise BadRequest(
-                f"{text!r} is {len(ids)} tokens ({', '.join(repr(self.label(i)) for i in ids)}); name one token, or its id"
-            )
+            pieces = ", ".join(repr(self.label(i)) for i in ids)
+            raise BadRequest(f"{text!r} is {len(ids)} tokens ({pieces}); name one token, or its id")
         return ids[0]
 
     def _checked(self, ids: Sequence[int]) -> NDArray[np.int64]:

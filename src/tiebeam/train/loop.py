@@ -22,9 +22,9 @@ from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, gradient_provenance
 from tiebeam.train.card import card_of
 from tiebeam.train.evaluation import Evaluation, evaluate
-from tiebeam.train.optimizers import build_optimizers
+from tiebeam.train.optimizers import make_optimizers
 from tiebeam.train.rundir import RunDirectory
-from tiebeam.train.schedule import Schedule
+from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import CHECKPOINT_SECONDS, Settings
 from tiebeam.train.state import load_into, state_of
 from tiebeam.train.threads import free_threads
@@ -72,12 +72,9 @@ class _Run:
         torch.set_num_threads(settings.threads or free_threads())
         torch.manual_seed(settings.seed)
         self.model = GPT(settings.model(corpus.vocab))
-        self.optimizers = build_optimizers(self.model.roles(), settings.optimizer, settings.rates)
-        self.schedule = Schedule(
-            warmup_steps=settings.warmup_steps,
-            decay_fraction=settings.decay_fraction,
-            momentum_warmup_steps=settings.momentum_warmup_steps,
-        )
+        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer)
+        self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
+        self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
         self.batches = Batches(corpus.train, settings.batch, settings.context, settings.seed)
         self.step, self.seconds = 0, 0.0
         self._saved_at = time.monotonic()
@@ -103,17 +100,16 @@ class _Run:
 
     def _done(self) -> float:
         """The fraction of the run that is behind us."""
-        if self.settings.steps is not None:
-            return self.step / self.settings.steps
-        assert self.settings.minutes is not None
-        return self.seconds / (60 * self.settings.minutes)
+        return self.budget.progress(self.step, self.seconds)
 
     def _one_step(self, forward: Any) -> None:
         settings, started = self.settings, time.perf_counter()
         untie_at = self.model.config.untie_at
         if untie_at is not None and self.model.tied and self._done() >= untie_at:
             self.model.untie(self.optimizers)
-        self.schedule.apply(self.optimizers, self.step, self._done())
+        done = self._done()
+        rate = self.schedule.multiplier(self.step, done)
+        self.optimizers.set(rate, self.schedule.momentum_at(self.step, done))
         look = self.step % settings.log_every == 0
         watch = gradient_provenance(self.model.table) if look and self.model.tied and not settings.compile else None
         total = 0.0
@@ -128,9 +124,8 @@ class _Run:
                 f"the loss is {total} at step {self.step}; lower the rates (--rate-scale 0.5), warm up longer "
                 f"(--warmup-steps {max(50, 2 * settings.warmup_steps)}), or add --softcap 15"
             )
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self.optimizers.step()
+        self.optimizers.zero_grad()
         self.step += 1
         spent = time.perf_counter() - started
         self.seconds += spent
@@ -138,7 +133,7 @@ class _Run:
             self._log(
                 {
                     "loss": total,
-                    "rate": self.schedule.multiplier(self.step - 1, self._done()),
+                    "rate": rate,
                     "tokens_per_second": settings.batch * settings.accumulate * settings.context / spent,
                     **(watch.result.to_dict() if watch else {}),
                 }
@@ -162,7 +157,7 @@ class _Run:
         return final
 
     def _save(self) -> None:
-        tensors, facts = state_of(self.model, self.optimizers)
+        tensors, facts = state_of(self.model, list(self.optimizers))
         facts |= {"step": self.step, "seconds": self.seconds, "batches": self.batches.state(), "tied": self.model.tied}
         self.run.save_state(tensors, facts)
         self._saved_at = time.monotonic()
@@ -171,12 +166,14 @@ class _Run:
         tensors, facts = self.run.load_state()
         if self.model.tied and not facts["tied"]:
             self.model.untie(self.optimizers)
-        load_into(self.model, self.optimizers, tensors, facts)
+        load_into(self.model, list(self.optimizers), tensors, facts)
         self.batches.restore(facts["batches"])
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
         self.run.forget_after(self.step)
         if self._done() >= 1:
-            raise BadRequest(f"{self.run.path} is finished after {self.step:,} steps; give it more --steps or --minutes")
+            raise BadRequest(
+                f"{self.run.path} is finished after {self.step:,} steps; give it more --steps or --minutes"
+            )
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
         settings = self.settings

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn import GPTConfig
-from tiebeam.train.optimizers import Rates
+from tiebeam.train.optimizers import Preset, Rates
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -32,11 +32,10 @@ class Settings:
     steps: int | None = None
     minutes: float | None = None
     seed: int = 0
-    optimizer: str = "muon"
-    rates: Rates | None = None
+    optimizer: Preset = "muon"
+    rates: Rates = field(default_factory=Rates)
     warmup_steps: int = 20
-    decay_fraction: float = 0.5
-    momentum_warmup_steps: int = 100
+    decay_from: float = 0.5
     z_loss: float = 0.0
     validate_every: float = 0.1
     """Fraction of the run between validations; the last is always whole, those on the way see part of the split."""
@@ -75,9 +74,15 @@ class Settings:
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
         if isinstance(values.get("rates"), dict):
-            values["rates"] = Rates(**values["rates"])
+            values["rates"] = Rates(**{**values["rates"], "betas": tuple(values["rates"]["betas"])})
         return cls(**values)
 
     def longer(self, steps: int | None, minutes: float | None) -> Settings:
         """The same run with another length, for going on."""
         return replace(self, steps=steps, minutes=minutes)
+
+
+def scaled(rates: Rates, factor: float) -> Rates:
+    """Every rate times `factor`."""
+    names = ("matrices", "table", "embed", "head", "scalars", "single")
+    return replace(rates, **{name: getattr(rates, name) * factor for name in names})

@@ -26,7 +26,7 @@ def tracker(kind: str | None, run: Path, settings: dict[str, Any]) -> Iterator[T
     if kind == "tensorboard":
         writer = module.SummaryWriter(str(run / "tensorboard"))
         try:
-            yield lambda record: [writer.add_scalar(k, v, record["step"]) for k, v in _numbers(record)] and None
+            yield lambda record: writer.add_scalars("tiebeam", dict(_numbers(record)), record["step"])
         finally:
             writer.close()
         return
