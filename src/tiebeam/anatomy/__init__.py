@@ -6,17 +6,20 @@ Nothing here opens a file: a checkpoint arrives as a mapping from names to shape
 from tiebeam.anatomy.architecture import Architecture, known_types, lookup, vocabulary, width
 from tiebeam.anatomy.declared import Declared, declared_in_gguf, resolve_declared
 from tiebeam.anatomy.finding import Found, find_pair, named_pair
+from tiebeam.anatomy.scales import Scales, scales
 
 __all__ = [
     "Architecture",
     "Declared",
     "Found",
+    "Scales",
     "declared_in_gguf",
     "find_pair",
     "known_types",
     "lookup",
     "named_pair",
     "resolve_declared",
+    "scales",
     "vocabulary",
     "width",
 ]
