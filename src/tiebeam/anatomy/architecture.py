@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 
@@ -115,8 +115,7 @@ def _size(
 
 @cache
 def _table() -> dict[str, Any]:
-    text = resources.files("tiebeam.anatomy").joinpath("architectures.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: dict[str, Any] = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
     return table
 
 

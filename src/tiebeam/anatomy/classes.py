@@ -13,12 +13,12 @@ from typing import Any
 from tiebeam.anatomy.architecture import Architecture
 from tiebeam.anatomy.names import plain, wrapper_before
 
-_WITH_HEAD = re.compile(
+_WITH_HEAD = (
     r"For(?:CausalLM|ConditionalGeneration|MaskedLM|PreTraining|TextToText|SpeechToText|Vision2Seq|ImageTextToText"
     r"|BlockDiffusion|ProteinText2Text|SeqToSeqLM)|LMHead|DoubleHeads|MTModel$|EncoderDecoderModel$|ChatModel$"
     r"|^SeamlessM4T"
 )
-_WITHOUT_HEAD = re.compile(
+_WITHOUT_HEAD = (
     r"Classification|QuestionAnswering|MultipleChoice|NextSentencePrediction|Retrieval|Reward|ForScore|ForCTC"
     r"|Embedding|FeatureExtraction|Encoder(?:Model)?$|Model$"
 )
@@ -67,6 +67,6 @@ def _by_class(config: Mapping[str, Any]) -> bool | None:
         return None
     if classes[0] in _DISCRIMINATORS:
         return False
-    if _WITH_HEAD.search(classes[0]):
+    if re.search(_WITH_HEAD, classes[0]):
         return True
-    return False if _WITHOUT_HEAD.search(classes[0]) else None
+    return False if re.search(_WITHOUT_HEAD, classes[0]) else None

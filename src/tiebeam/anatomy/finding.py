@@ -7,7 +7,6 @@ not a tie, and a matrix with an unknown name is not an end for being large.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from tiebeam.anatomy.architecture import Architecture, vocabulary, width
 from tiebeam.anatomy.classes import head_by_design
 from tiebeam.anatomy.guessing import Guess, guess_ends
-from tiebeam.anatomy.names import is_active, is_packed, plain, wrapper_before
+from tiebeam.anatomy.names import is_active, is_packed, with_leaf, wrapper_before
 from tiebeam.errors import BadRequest
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -90,6 +89,8 @@ def named_pair(shapes: Shapes, embed: str | None, head: str | None) -> Found:
 def _named(shapes: Shapes, name: str, option: str) -> str:
     stored = next((known for known in (name, f"{name}.weight") if known in shapes), None)
     if stored is None:
+        import difflib
+
         near = difflib.get_close_matches(name, list(shapes), n=3, cutoff=0.5)
         near += [known for known in shapes if name in known and known not in near][: 3 - len(near)]
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else _some(shapes)
@@ -144,12 +145,9 @@ def _match(shapes: Shapes, wanted: Iterable[str], lead: str | None = None) -> tu
             return name, ""
     leaves = {name.removesuffix(".weight").rpartition(".")[2] for name in wanted}
     hits = []
-    for stored in shapes:
-        if not any(leaf in stored for leaf in leaves):
-            continue
-        stripped = plain(stored)
+    for stored, path in with_leaf(shapes, leaves):
         for rank, name in enumerate(wanted):
-            before = wrapper_before(stripped, name)
+            before = wrapper_before(path, name)
             if before is not None:
                 hits.append((before != (lead or ""), not is_active(stored), before.count("."), rank, stored, before))
     if not hits:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from tiebeam.anatomy.names import is_active, is_packed, plain
+from tiebeam.anatomy.names import is_active, is_packed, plain, with_leaf
 
 PADDING = 1024
 """Rows that a matrix may have beyond the vocabulary, from padding or added tokens."""
@@ -35,13 +36,21 @@ _STRONG_HEAD = frozenset(
 )
 _WEAK_HEAD = frozenset({"output", "head", "decoder", "out", "fc_out", "fc", "logits"})
 _INNER = ("emb", "embedding", "embeddings", "word_embeddings")
-_NEVER = re.compile(
+_LEAVES = frozenset(
+    name.rpartition(".")[2] for names in (_STRONG_EMBED, _WEAK_EMBED, _STRONG_HEAD, _WEAK_HEAD) for name in names
+)
+_NEVER = (
     r"(?:^|[._])(?:pos|position|positions|positional|wpe|token_type|type|segment|per_layer|patch|vision"
     r"|visual(?!_bert)|vit|image|img|pixel|audio|video|rotary|rope|time|timestep|relative|rel|class|cls_token|query|queries|router|gate"
     r"|score|scores|classifier|v_head|value_head|reward|lora|mtp|adapter|entity|lang|speaker|action|prompt|exp_avg"
     r"|optimizer|teacher|patcher|qformer|codebook|mm)(?:$|[._])"
     r"|(?:^|\.)(?:layers?|h|blk|blocks?|stages?)\.\d+\."
 )
+
+
+@cache
+def _never() -> re.Pattern[str]:
+    return re.compile(_NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +121,10 @@ def guess_ends(
 def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> tuple[list[_Candidate], list[_Candidate]]:
     embeds: dict[str, _Candidate] = {}
     heads: dict[str, _Candidate] = {}
-    for name, shape in shapes.items():
-        path = plain(name).removesuffix(".weight")
+    for name, path in with_leaf(shapes, _LEAVES):
+        path, shape = path.removesuffix(".weight"), shapes[name]
         kind = _kind(path)
-        if kind is None or _NEVER.search(path):
+        if kind is None or _never().search(path):
             continue
         packed = is_packed(name, shapes)
         if not packed and (len(shape) != 2 or min(shape) < 2):
@@ -134,10 +143,10 @@ def _hints(shapes: Mapping[str, tuple[int, ...]], embed: _Candidate | None, head
     chosen = embed or head
     hints = []
     for name, shape in shapes.items():
-        path = plain(name).removesuffix(".weight")
-        if len(shape) != 2 or _NEVER.search(path):
+        if (shape != chosen.shape) if chosen is not None else (len(shape) != 2 or "emb" not in name.lower()):
             continue
-        if (shape == chosen.shape and _kind(path) is None) if chosen is not None else "emb" in path.lower():
+        path = plain(name).removesuffix(".weight")
+        if not _never().search(path) and (chosen is None or _kind(path) is None):
             hints.append(name)
     return hints
 

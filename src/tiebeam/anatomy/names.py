@@ -8,7 +8,7 @@ it (`lm_head.weight.absmax`). None of that changes which matrix it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 WRAPPERS = frozenset(
     {
@@ -26,6 +26,13 @@ _RENAMED = re.compile(
     r"\.(?:qweight|weight_packed|weight_q|W_q|Qidxs|codes|_?weight_qdata|parametrizations\.weight\.original)$"
 )
 _HELPERS = (".weight.absmax", ".scales", ".weight.quant_map")
+# The last level of a tensor's name, and the level before it where a wrapper slipped in.
+_TENSORS = frozenset(
+    {"weight", "qweight", "weight_packed", "weight_q", "W_q", "Qidxs", "codes", "weight_qdata", "_weight_qdata"}
+)
+_INNERMOST = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer", "original_module", "original"}
+)
 
 
 def plain(name: str) -> str:
@@ -33,6 +40,25 @@ def plain(name: str) -> str:
     if "/" in name:
         name = name.replace("/", ".")
     return _RENAMED.sub(".weight", _SLIPPED_IN.sub("", name))
+
+
+def with_leaf(names: Iterable[str], leaves: Container[str]) -> list[tuple[str, str]]:
+    """The names whose module is called one of `leaves`, each with its plain form.
+
+    A model can have fifty thousand tensors and two ends, so this looks at no more of a name than its last levels.
+    """
+    found = []
+    for name in names:
+        stem, _, leaf = name.rpartition(".")
+        if leaf in _TENSORS:
+            stem, _, leaf = stem.rpartition(".")
+        if leaf in leaves:
+            found.append((name, plain(name)))
+        elif leaf in _INNERMOST or stem.endswith(".modules_to_save") or "/" in name:
+            path = plain(name)
+            if path.removesuffix(".weight").rpartition(".")[2] in leaves:
+                found.append((name, path))
+    return found
 
 
 def is_packed(name: str, names: Container[str]) -> bool:
