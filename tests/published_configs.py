@@ -27,6 +27,10 @@ def bert(V: int, D: int, layers: int, heads: int, **more: Any) -> dict[str, Any]
     return {**sizes, "intermediate_size": 4 * D, **more}
 
 
+def gpt2(D: int, layers: int, heads: int) -> dict[str, Any]:
+    return {"vocab_size": 50257, "n_positions": 1024, "n_embd": D, "n_layer": layers, "n_head": heads}
+
+
 def neox(V: int, D: int, layers: int, heads: int) -> dict[str, Any]:
     return bert(V, D, layers, heads, tie_word_embeddings=False)
 
@@ -59,10 +63,10 @@ def phi3(*sizes: Any, **more: Any) -> dict[str, Any]:
 
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "GPT-2 small": ("gpt2", {"n_embd": 768, "n_layer": 12, "n_head": 12}),
-    "GPT-2 medium": ("gpt2", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
-    "GPT-2 large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
-    "GPT-2 XL": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
+    "GPT-2 small": ("gpt2", gpt2(768, 12, 12)),
+    "GPT-2 medium": ("gpt2", gpt2(1024, 24, 16)),
+    "GPT-2 large": ("gpt2", gpt2(1280, 36, 20)),
+    "GPT-2 XL": ("gpt2", gpt2(1600, 48, 25)),
     "GPT-J 6B": (
         "gptj",
         {"vocab_size": 50400, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64}
@@ -71,8 +75,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         f"GPT-Neo {size}": (
             "gpt_neo",
-            {"hidden_size": D, "num_layers": layers, "num_heads": heads, "max_position_embeddings": 2048}
-            | {"attention_types": [[["global", "local"], layers // 2]]},
+            {"vocab_size": 50257, "hidden_size": D, "num_layers": layers, "num_heads": heads}
+            | {"max_position_embeddings": 2048, "attention_types": [[["global", "local"], layers // 2]]},
         )
         for size, D, layers, heads in (("125M", 768, 12, 12), ("1.3B", 2048, 24, 16), ("2.7B", 2560, 32, 20))
     },

@@ -99,6 +99,7 @@ def _chosen(vocab: int | None, dim: int | None, trunk: int | None, config: str |
 
 
 def _from_config(path: str) -> Plan:
+    from tiebeam.anatomy import count_from_config
     from tiebeam.checkpoint.documents import read_json
     from tiebeam.checkpoint.files import LocalFiles
 
@@ -106,8 +107,6 @@ def _from_config(path: str) -> Plan:
     if file.is_dir():
         file /= "config.json"
     config = read_json(LocalFiles(file.parent), file.name, str(file.parent))
-    from tiebeam.anatomy import count_from_config
-
     count = count_from_config(config)
     if count is None:
         kind = config.get("model_type")

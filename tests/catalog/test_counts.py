@@ -1,0 +1,23 @@
+"""The counts made from configurations alone, against the totals of the catalogue."""
+
+import pytest
+
+from published_configs import CONFIGS
+from tiebeam.anatomy import count_from_config
+from tiebeam.catalog import find
+
+COUNTED = {
+    name: count for name, (kind, keys) in CONFIGS.items() if (count := count_from_config({"model_type": kind, **keys}))
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_config_gives_the_catalogue_total(name):
+    count, known = COUNTED[name], find(name)
+    assert (count.vocab, count.dim, count.trunk) == (known.vocab, known.dim, known.trunk)
+    assert known.total == (count.total_tied if known.tied else count.total_untied)
+
+
+def test_the_families_that_must_be_countable_are():
+    families = {CONFIGS[name][0] for name in COUNTED}
+    assert {"llama", "gpt2", "gemma", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "bloom", "mamba"} <= families
