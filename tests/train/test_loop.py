@@ -1,0 +1,185 @@
+"""Runs: deterministic, resumable, interruptible, and ordinary checkpoints at the end."""
+
+import json
+
+import pytest
+import torch
+
+import tiebeam
+from tiebeam import Tie
+from tiebeam.corpus import build_corpus
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.train import RunDirectory, Settings, evaluate, train
+from tiebeam.train.loop import Diverged
+from tiebeam.train.shipping import open_run, restore, ship
+
+TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    where = tmp_path_factory.mktemp("text")
+    for i in range(30):
+        (where / f"{i}.txt").write_text(f"the cat {i} sat on the mat and the dog {i * 7} ran to the park. " * 20)
+    return build_corpus([where], tmp_path_factory.mktemp("corpus") / "c", vocab=300)
+
+
+def settings(**changes):
+    return Settings(**{**TINY, "steps": 12, "log_every": 1, "threads": 1, **changes})
+
+
+def losses(where):
+    return [record["loss"] for record in RunDirectory.open(where).metrics() if "loss" in record]
+
+
+@pytest.mark.parametrize("arch", ["standard", "golf"])
+@pytest.mark.parametrize("tie", [True, False, 0.5])
+def test_a_run_is_a_checkpoint_that_says_what_it_is(corpus, tmp_path, arch, tie):
+    result = train(settings(arch=arch, tie=tie), corpus, tmp_path / "run")
+    assert result.finished
+    assert result.tied is (tie is True)
+    report = tiebeam.inspect(tmp_path / "run")
+    assert report.tie is (Tie.SHARED if tie is True else Tie.UNTIED)
+    assert report.params.total == result.params
+
+
+def test_the_loss_goes_down(corpus, tmp_path):
+    train(settings(steps=60), corpus, tmp_path / "run")
+    run = losses(tmp_path / "run")
+    assert run[-1] < 0.6 * run[0]
+
+
+def test_the_same_seed_gives_the_same_losses(corpus, tmp_path):
+    for name in ("a", "b"):
+        train(settings(), corpus, tmp_path / name)
+    train(settings(seed=1), corpus, tmp_path / "c")
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert losses(tmp_path / "a") != losses(tmp_path / "c")
+
+
+@pytest.mark.parametrize("tie", [True, False, 0.3, 0.7])
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_an_interrupted_run_goes_on_to_the_same_losses(corpus, tmp_path, tie, optimizer):
+    train(settings(tie=tie, optimizer=optimizer), corpus, tmp_path / "whole")
+    steps = iter(range(1, 100))
+    first = train(
+        settings(tie=tie, optimizer=optimizer), corpus, tmp_path / "cut", interrupted=lambda: next(steps) == 6
+    )
+    assert not first.finished
+    assert first.steps == 6
+    second = train(settings(tie=tie, optimizer=optimizer), corpus, tmp_path / "cut", resume=True)
+    assert second.finished
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_gradient_accumulation_is_the_larger_batch(corpus, tmp_path):
+    train(settings(accumulate=1, steps=1), corpus, tmp_path / "one")
+    train(settings(accumulate=4, steps=1), corpus, tmp_path / "four")
+    assert losses(tmp_path / "one")[0] == pytest.approx(losses(tmp_path / "four")[0], rel=1e-5)
+
+
+def test_a_tied_run_reports_the_share_of_the_head(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    shares = [r["head_share"] for r in RunDirectory.open(tmp_path / "run").metrics() if "head_share" in r]
+    assert shares
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_validation_counts_every_target_and_every_byte(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    model, _ = open_run(tmp_path / "run")
+    found = evaluate(model, corpus)
+    assert found.tokens == len(corpus.val) - 1
+    assert found.bpb == pytest.approx(found.nats / torch.tensor(2.0).log().item() * found.tokens / corpus.bytes_val)
+
+
+def test_a_loss_that_is_not_a_number_stops_with_what_to_change(corpus, tmp_path):
+    from tiebeam.train import Rates
+
+    wild = Rates(matrices=1e30, table=1e30, scalars=1e30)
+    with pytest.raises(Diverged, match="--rate-scale"):
+        train(settings(rates=wild, steps=40), corpus, tmp_path / "run")
+
+
+def test_an_existing_run_is_not_overwritten(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    with pytest.raises(BadRequest, match="--resume"):
+        train(settings(), corpus, tmp_path / "run")
+    train(settings(), corpus, tmp_path / "run", force=True)
+
+
+def test_a_directory_with_something_else_is_not_touched(corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    with pytest.raises(BadRequest, match="holds something"):
+        train(settings(), corpus, tmp_path / "run")
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_finished_run_has_nothing_to_resume_but_can_be_made_longer(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    with pytest.raises(BadRequest, match="finished"):
+        train(settings(), corpus, tmp_path / "run", resume=True)
+    assert train(settings().longer(20, None), corpus, tmp_path / "run", resume=True).steps == 20
+
+
+def test_what_is_no_run_is_refused(corpus, tmp_path):
+    with pytest.raises(UnreadableInput, match=r"run\.json"):
+        train(settings(), corpus, tmp_path / "nothing", resume=True)
+
+
+def test_the_settings_survive_the_run_file(corpus, tmp_path):
+    train(settings(tie=0.5), corpus, tmp_path / "run")
+    saved = RunDirectory.open(tmp_path / "run").read_run()
+    assert Settings.from_dict(saved["settings"]) == settings(tie=0.5)
+
+
+def test_a_length_must_be_given_once():
+    with pytest.raises(BadRequest, match="--steps"):
+        Settings(**TINY)
+    with pytest.raises(BadRequest, match="--steps"):
+        Settings(**TINY, steps=3, minutes=1)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_transformers_and_the_decoder_agree_with_the_model(corpus, tmp_path, tie):
+    from tiebeam.decode import Decoder
+    from transformers import AutoModelForCausalLM
+
+    train(settings(tie=tie), corpus, tmp_path / "run")
+    model, _ = open_run(tmp_path / "run")
+    ids = torch.randint(corpus.vocab, (1, 20), generator=torch.Generator().manual_seed(0))
+    ours = model.eval()(ids)[0].detach()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
+    assert (loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight) is tie
+    torch.testing.assert_close(loaded(ids).logits[0], ours, atol=2e-4, rtol=0)
+    decoded = torch.from_numpy(Decoder.open(tmp_path / "run").logits(ids[0].tolist()))
+    torch.testing.assert_close(decoded, ours, atol=2e-4, rtol=0)
+
+
+def test_the_decoder_runs_a_golf_run(corpus, tmp_path):
+    from tiebeam.decode import Decoder
+
+    train(settings(arch="golf", softcap=15.0), corpus, tmp_path / "run")
+    model, _ = open_run(tmp_path / "run")
+    ids = list(range(20))
+    ours = model.eval()(torch.tensor([ids]))[0].detach()
+    torch.testing.assert_close(torch.from_numpy(Decoder.open(tmp_path / "run").logits(ids)), ours, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("arch", ["standard", "golf"])
+def test_packing_and_unpacking_gives_a_checkpoint_back(corpus, tmp_path, arch):
+    train(settings(arch=arch), corpus, tmp_path / "run")
+    shipped = ship(tmp_path / "run", tmp_path / "run.tbp", limit=16_000_000)
+    assert shipped.fits
+    assert abs(shipped.lost) < 0.01
+    assert restore(tmp_path / "run.tbp", tmp_path / "back") > 10
+    assert tiebeam.inspect(tmp_path / "back").tie is Tie.SHARED
+    with pytest.raises(BadRequest, match="--force"):
+        restore(tmp_path / "run.tbp", tmp_path / "back")
+
+
+def test_metrics_are_one_json_object_a_line(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        assert {"step", "seconds", "done"} <= json.loads(line).keys()
