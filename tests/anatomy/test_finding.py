@@ -218,6 +218,29 @@ def test_a_transposed_head_is_offered_and_not_taken():
     assert (found.embed, found.head, found.candidates) == ("embed.W_E", None, ("unembed.W_U",))
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("lm_head.weight", (32, 768), ["Wav2Vec2ForCTC"]),
+        ("lm_head.weight", (32, 768), None),
+        ("lm_head.weight", (1000, 768), ["HubertForCTC"]),
+        ("proj_out.weight", (64, 3072), ["FluxTransformer2DModel"]),
+        ("down_blocks.1.attentions.0.proj_out.weight", (640, 640), None),
+        ("head.weight", (1000, 768), None),
+        ("fc.weight", (1000, 512), None),
+    ],
+)
+def test_heads_of_models_without_a_vocabulary_are_not_taken_for_a_lone_head(name, shape, classes):
+    found = find_pair({name: shape}, {"architectures": classes} if classes else None)
+    assert (found.embed, found.head) == (None, None)
+
+
+def test_a_head_of_a_model_within_the_model_is_not_its_head():
+    shapes = {"model.embed_tokens.weight": (V, D), "talker.lm_head.weight": (V, D), "a.b.output.weight": (V, D)}
+    found = find_pair(shapes, {"vocab_size": V}, lookup("llama"))
+    assert (found.embed, found.head, found.guessed) == ("model.embed_tokens.weight", None, False)
+
+
 def test_names_that_say_little_are_offered():
     found = find_pair({"enc_emb": (29, D), "dec_emb": (74, D), "fc_w": (74, D), "fc_b": (74,)})
     assert (found.embed, found.head) == (None, None)

@@ -37,7 +37,7 @@ def head_by_design(
     encoder = architecture is not None and architecture.role in _ENCODER_ROLES
     if architecture is not None and encoder and _parts_of_head(names, architecture):
         return True
-    verdict = _by_class(config or {})
+    verdict = class_has_head(config or {})
     if verdict is not None:
         return verdict
     if architecture is not None and not encoder:
@@ -58,7 +58,8 @@ def _parts_of_head(names: Iterable[str], architecture: Architecture) -> bool:
     )
 
 
-def _by_class(config: Mapping[str, Any]) -> bool | None:
+def class_has_head(config: Mapping[str, Any]) -> bool | None:
+    """What the class that config.json names says by its name; None when it says nothing."""
     auto_map = config.get("auto_map")
     if isinstance(auto_map, Mapping) and any(re.search(r"For(?:CausalLM|Seq2SeqLM|MaskedLM)", key) for key in auto_map):
         return True

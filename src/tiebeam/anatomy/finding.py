@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.anatomy.architecture import Architecture, vocabulary, width
-from tiebeam.anatomy.classes import head_by_design
+from tiebeam.anatomy.classes import class_has_head, head_by_design
 from tiebeam.anatomy.guessing import Guess, guess_ends
 from tiebeam.anatomy.names import is_active, is_packed, with_leaf, wrapper_before
 from tiebeam.errors import BadRequest
@@ -57,7 +57,12 @@ def find_pair(
     found = _in_gguf(shapes) or (_by_table(shapes, config, architecture) if architecture else None)
     if found is None:
         guess = guess_ends(shapes, vocabulary(config, architecture), width(config, architecture))
-        found = _from_guess(guess, _why_guessing(config, architecture))
+        reason = _why_guessing(config, architecture)
+        if guess.head and class_has_head(config or {}) is False:
+            # A CTC or classification head scores labels, however it is called.
+            reason = f"{guess.head} is no head of a language model in this class; {reason}"
+            guess = Guess(guess.embed, None, guess.why if guess.embed else "not guessed", guess.candidates)
+        found = _from_guess(guess, reason)
     return _complete(found, shapes, config, architecture)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tiebeam.anatomy.names import is_active, is_packed, plain, with_leaf
+from tiebeam.anatomy.names import WRAPPERS, is_active, is_packed, plain, with_leaf
 
 PADDING = 1024
 """Rows that a matrix may have beyond the vocabulary, from padding or added tokens."""
@@ -36,6 +36,7 @@ _STRONG_HEAD = frozenset(
 )
 _WEAK_HEAD = frozenset({"output", "head", "decoder", "out", "fc_out", "fc", "logits"})
 _INNER = ("emb", "embedding", "embeddings", "word_embeddings")
+_OUTER = ("transformer", "decoder", "backbone", "embeddings", "cls", "predictions", "lm_head")
 _LEAVES = frozenset(
     name.rpartition(".")[2] for names in (_STRONG_EMBED, _WEAK_EMBED, _STRONG_HEAD, _WEAK_HEAD) for name in names
 )
@@ -91,9 +92,10 @@ def guess_ends(
     embeds, heads = _candidates(shapes)
     if embed is not None:
         embeds = [_known(embed, shapes)]
+        heads = [one for one in heads if one.like(embeds[0]) and _outermost(one)]
     if head is not None:
         heads = [_known(head, shapes)]
-        embeds = [one for one in embeds if one.like(heads[0])]
+        embeds = [one for one in embeds if one.like(heads[0]) and _outermost(one)]
     left: list[str] = []
     chosen_embed, tied_embeds = _choose(_plausible(embeds, heads, vocab), heads, vocab, dim)
     left += tied_embeds
@@ -105,7 +107,8 @@ def guess_ends(
         chosen_head, tied_heads = _choose(strong or partners or odd, [chosen_embed], vocab, dim)
         left += tied_heads + ([one.name for one in turned] if chosen_head is None else [])
     else:
-        strong = [one for one in heads if one.strong]
+        # Without the other end, only a matrix that is taller than wide is believed: CTC and diffusion heads are not.
+        strong = [one for one in heads if one.strong and (head or one.shape is None or one.shape[0] > one.shape[1])]
         chosen_head, tied_heads = _choose(strong, [], vocab, dim) if not tied_embeds else (None, [])
         left += tied_heads
     if embed is None and head is None and not left:
@@ -162,6 +165,11 @@ def _kind(path: str) -> tuple[str, bool] | None:
     if leaf in _WEAK_EMBED:
         return "embed", False
     return ("head", False) if leaf in _WEAK_HEAD else None
+
+
+def _outermost(one: _Candidate) -> bool:
+    """Not inside a model within the model, such as a speech decoder beside the language model."""
+    return all(level in WRAPPERS or level in _OUTER for level in one.path.split(".")[:-1])
 
 
 def _known(name: str, shapes: Mapping[str, tuple[int, ...]]) -> _Candidate:
