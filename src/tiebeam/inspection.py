@@ -104,6 +104,8 @@ def inspect(
     else:
         declared = anatomy.resolve_declared(checkpoint.config, architecture, checkpoint.config_name)
     E, W = (checkpoint.tensors[name] if name else None for name in (found.embed, found.head))
+    if found.candidates and declared.value is None and not (E and W):
+        E = W = None  # an end that could be one of several: half a pair would be a verdict on nothing
     notes = [*checkpoint.notes, *([found.why] if found.guessed and found.why else [])]
     if not (embed or head or found.packed):
         notes += _check_vocabulary(
