@@ -58,6 +58,8 @@ def nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
 def row_range(dtype: str, shape: tuple[int, ...], start: int, stop: int) -> tuple[int, int]:
     """Byte range of rows start:stop inside a dense tensor."""
     total, rows = nbytes(dtype, shape), shape[0]
+    if total is not None and (start, stop) == (0, rows):
+        return 0, total
     if total is None or (rows and total % rows):
         raise UnreadableInput(f"rows of a {dtype} tensor of shape {list(shape)} do not start on whole bytes")
     per_row = total // rows if rows else 0
@@ -146,8 +148,11 @@ def _decode_gguf(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.f
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
+    if not raw:
+        return np.zeros(shape, np.float32)
     try:
-        values = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[dtype])
+        with np.errstate(all="ignore"):  # scales of infinity are the file's business
+            values = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[dtype])
     except NotImplementedError:
         raise UnreadableInput(f"the gguf package cannot decode {dtype} yet") from None
     return np.asarray(values, np.float32).reshape(shape)

@@ -50,12 +50,11 @@ class TensorInfo(NamedTuple):
         return (self.file, self.packing, self.begin, self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What one file says about itself: its tensors, its free-form metadata, and notes for a person to see."""
 
     tensors: dict[str, TensorInfo]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
 
 
