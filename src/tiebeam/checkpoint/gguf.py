@@ -1,0 +1,288 @@
+"""The GGUF header: key/values, then the tensor table, then the numbers.
+
+Walked here and not by `gguf.GGUFReader`, which makes an array of every string (seconds for a vocabulary of
+50,000), maps the whole file and believes every length in it. The `gguf` package knows the tensor types and
+their blocks, and decodes the numbers. Little-endian versions 2 and 3 are read: all that is in use.
+
+An array of strings can only be skipped by walking its lengths. That is quick; making Python strings is not,
+so long arrays (the tokenizer's) stay in the file until somebody asks: see `StoredArray`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+from tiebeam.checkpoint.dtypes import nbytes
+from tiebeam.checkpoint.files import Files
+from tiebeam.checkpoint.tensors import Header, TensorInfo
+from tiebeam.errors import MissingExtra, UnreadableInput
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q").unpack_from
+_DEFAULT_ALIGNMENT = 32
+
+# What a file may claim. Real headers stay far below: a vocabulary of 260,000 with its merges takes 15 MB.
+_MAX_HEADER = 256 << 20
+_MAX_STRING = 64 << 20
+_MAX_NAME = 65_535
+_MAX_KEYS = 100_000
+_MAX_TENSORS = 1_000_000
+_MAX_STRINGS = 1 << 24
+_MAX_DIMENSIONS = 8
+_MAX_NESTING = 4
+
+_LISTED = 1024  # arrays up to this length are read at once, as lists
+_FIRST_WINDOW, _WINDOW = 1 << 16, 1 << 22
+
+
+class StoredArray(Sequence[Any]):
+    """A long array of a header, left in its file until one of its values is wanted; then all are read at once."""
+
+    def __init__(self, files: Files, file: str, kind: int, count: int, begin: int, end: int) -> None:
+        self._files, self._file, self._kind, self._count, self._range = files, file, kind, count, (begin, end)
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        raw = self._files.read(self._file, *self._range)
+        return _strings(raw, self._count) if self._kind == _STRING else _numbers(raw, self._kind, self._count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._values[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __repr__(self) -> str:
+        return f"<{self._count:,} values in {self._file}>"
+
+
+def _strings(raw: bytes, count: int) -> list[str]:
+    """Strings that have been walked over before: their lengths are known to fit."""
+    values, at = [], 0
+    for _ in range(count):
+        begin = at + 8
+        at = begin + _LENGTH(raw, at)[0]
+        values.append(raw[begin:at].decode("utf-8", "replace"))
+    return values
+
+
+def _numbers(raw: bytes, kind: int, count: int) -> list[Any]:
+    return list(struct.unpack(f"<{count}{_SCALARS[kind]}", raw))
+
+
+class _Cursor:
+    """Walks over a header through a window on the file, so that its size and not the file's is what counts."""
+
+    def __init__(self, files: Files, file: str) -> None:
+        self.files, self.file = files, file
+        self.size, self.window = files.head(file, _FIRST_WINDOW)
+        self._base = 0  # where the window begins in the file
+        self._at = 0  # where we are in the window, or beyond it after a skip
+
+    @property
+    def position(self) -> int:
+        return self._base + self._at
+
+    def _check(self, count: int) -> None:
+        if self.position + count > self.size:
+            raise UnreadableInput(f"{self.file} is truncated: its header runs past its end, byte {self.size:,}")
+        if self.position + count > _MAX_HEADER:
+            raise UnreadableInput(f"{self.file} has a header of more than {_MAX_HEADER:,} bytes; that is not believed")
+
+    def _need(self, count: int) -> None:
+        """Move the window until the next `count` bytes are in it."""
+        if self._at + count > len(self.window):
+            self._check(count)
+            begin = self.position
+            self.window = self.files.read(self.file, begin, min(self.size, begin + max(count, _WINDOW)))
+            self._base, self._at = begin, 0
+
+    def skip(self, count: int) -> None:
+        self._check(count)
+        self._at += count
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        layout = "<" + layout
+        count = struct.calcsize(layout)
+        self._need(count)
+        values = struct.unpack_from(layout, self.window, self._at)
+        self._at += count
+        return values
+
+    def bytes(self, limit: int, what: str) -> bytes:
+        (length,) = self.take("Q")
+        if length > limit:
+            raise UnreadableInput(f"{self.file} has {what} of {length:,} bytes; that is not believed")
+        self._need(length)
+        value = self.window[self._at : self._at + length]
+        self._at += length
+        return value
+
+    def name(self, what: str) -> str:
+        raw = self.bytes(_MAX_NAME, what)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise UnreadableInput(f"{self.file} has {what} that is not UTF-8: {raw[:40]!r}") from None
+
+    def skip_strings(self, count: int) -> None:
+        """The hot loop of opening a model with a large vocabulary: a length, a jump, a length, a jump."""
+        while count:
+            self._need(8)
+            window, at, last = self.window, self._at, len(self.window) - 8
+            while count and at <= last:
+                at += 8 + _LENGTH(window, at)[0]
+                count -= 1
+            self._at = at
+            self._check(0)
+
+
+def read_header(files: Files, name: str) -> Header:
+    types = _tensor_types()
+    cursor = _Cursor(files, name)
+    tensor_count = _read_preamble(cursor)
+    metadata = _read_metadata(cursor)
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
+        raise UnreadableInput(f"{name}: general.alignment is {alignment!r}, not a power of two")
+    entries = [_read_entry(cursor) for _ in range(tensor_count)]
+    data_begin = -(-cursor.position // alignment) * alignment
+    tensors: dict[str, TensorInfo] = {}
+    for tensor, shape, kind, offset in entries:
+        if kind not in types:
+            raise UnreadableInput(
+                f"{name}: {tensor!r} has the unknown tensor type {kind}; a newer gguf package may know it "
+                "(pip install -U gguf), or the file must be converted again"
+            )
+        if tensor in tensors:
+            raise UnreadableInput(f"{name} stores {tensor!r} twice")
+        length = nbytes(types[kind], shape) if shape or types[kind] in _PLAIN else None
+        if length is None:
+            raise UnreadableInput(
+                f"{name}: {tensor!r} is {types[kind]} {list(shape)}, which does not fill whole blocks"
+            )
+        if offset % alignment:
+            raise UnreadableInput(f"{name}: {tensor!r} starts at {offset:,}, which is not aligned to {alignment}")
+        begin = data_begin + offset
+        tensors[tensor] = TensorInfo(tensor, shape, types[kind], name, begin, begin + length)
+    _check_ranges(tensors.values(), name, cursor.size)
+    return Header(tensors, metadata)
+
+
+_PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
+
+
+def _tensor_types() -> dict[int, str]:
+    """ggml's number of a tensor type -> its name."""
+    try:
+        from gguf.constants import GGML_QUANT_SIZES
+    except ImportError:
+        raise MissingExtra("reading GGUF", "gguf") from None
+    return {int(kind): kind.name for kind in GGML_QUANT_SIZES}
+
+
+def _read_preamble(cursor: _Cursor) -> int:
+    """Magic and version; leaves the cursor before the keys' count and returns how many tensors there are."""
+    file = cursor.file
+    if not cursor.window.startswith(b"GGUF"):
+        raise UnreadableInput(f"{file} is not a GGUF file: it starts with {cursor.window[:4]!r}, not b'GGUF'")
+    cursor.skip(4)
+    (version,) = cursor.take("I")
+    if version and version & 0xFFFF == 0:
+        raise UnreadableInput(
+            f"{file} is a big-endian GGUF file; convert it for little-endian machines to read it here"
+        )
+    if version not in (2, 3):
+        raise UnreadableInput(f"{file} is GGUF version {version}; versions 2 and 3 are read: convert the model again")
+    (count,) = cursor.take("Q")
+    if count > _MAX_TENSORS:
+        raise UnreadableInput(f"{file} claims {count:,} tensors; that is not believed")
+    assert isinstance(count, int)
+    return count
+
+
+def _read_metadata(cursor: _Cursor) -> dict[str, Any]:
+    (count,) = cursor.take("Q")
+    if count > _MAX_KEYS:
+        raise UnreadableInput(f"{cursor.file} claims {count:,} keys; that is not believed")
+    metadata: dict[str, Any] = {}
+    for _ in range(count):
+        key = cursor.name("a key")
+        if key in metadata:
+            raise UnreadableInput(f"{cursor.file} defines {key!r} twice")
+        (kind,) = cursor.take("I")
+        metadata[key] = _read_value(cursor, kind, key)
+    return metadata
+
+
+def _read_value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
+    if kind in _SCALARS:
+        return cursor.take(_SCALARS[kind])[0]
+    if kind == _STRING:
+        return cursor.bytes(_MAX_STRING, f"text under {key!r}").decode("utf-8", "replace")
+    if kind != _ARRAY or depth == _MAX_NESTING:
+        what = "arrays nested too deeply" if kind == _ARRAY else f"the unknown value type {kind}"
+        raise UnreadableInput(f"{cursor.file} has {what} under {key!r}")
+    kind, count = cursor.take("IQ")
+    begin = cursor.position
+    if kind in _SCALARS:
+        cursor.skip(count * struct.calcsize(_SCALARS[kind]))
+    elif count > _MAX_STRINGS:
+        raise UnreadableInput(f"{cursor.file} has an array of {count:,} values under {key!r}; that is not believed")
+    elif kind == _STRING:
+        cursor.skip_strings(count)
+    else:
+        return [_read_value(cursor, kind, key, depth + 1) for _ in range(count)]
+    stored = StoredArray(cursor.files, cursor.file, kind, count, begin, cursor.position)
+    return list(stored) if count <= _LISTED else stored
+
+
+def _read_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    """One line of the tensor table: name, shape (rows first: GGUF counts dimensions from the last), type, offset."""
+    name = cursor.name("a tensor name")
+    (dimensions,) = cursor.take("I")
+    if dimensions > _MAX_DIMENSIONS:
+        raise UnreadableInput(f"{cursor.file}: {name!r} claims {dimensions:,} dimensions; that is not believed")
+    *shape, kind, offset = cursor.take(f"{dimensions}QIQ")
+    if any(n >> 48 for n in shape):
+        raise UnreadableInput(f"{cursor.file}: {name!r} has the shape {shape[::-1]}; that is not believed")
+    return name, tuple(reversed(shape)), kind, offset
+
+
+def _check_ranges(tensors: Iterable[TensorInfo], file: str, file_size: int) -> None:
+    """Inside the file, and no two over the same bytes. Gaps are padding."""
+    at = 0
+    for begin, end, name in sorted((t.begin, t.end, t.name) for t in tensors):
+        if end > file_size:
+            raise UnreadableInput(f"{file} is truncated: {name!r} needs {end:,} bytes, the file has {file_size:,}")
+        if begin < at and end > begin:
+            raise UnreadableInput(f"{file}: the range of {name!r} overlaps the tensor before it")
+        at = max(at, end)
+
+
+def check_split(source: str, headers: Sequence[Header]) -> None:
+    """A model in several files says so in each of them: which part it is, of how many, with how many tensors."""
+    held = sum(len(header.tensors) for header in headers)
+    for i, header in enumerate(headers):
+        count, number = header.metadata.get("split.count") or 1, header.metadata.get("split.no") or 0
+        if (count, number) != (len(headers), i):
+            raise UnreadableInput(
+                f"{source}: file {i + 1} of {len(headers)} says that it is part {number!r:.9} of {count!r:.9}, counted "
+                "from 0; the parts must lie together as NAME-00001-of-0000N.gguf"
+            )
+        total = header.metadata.get("split.tensors.count", held)
+        if total != held:
+            raise UnreadableInput(f"{source} should have {total!r:.9} tensors but holds {held:,}; fetch it again")
