@@ -9,10 +9,11 @@ from torch import Tensor
 Rotary = tuple[Tensor, Tensor]  # cos and sin, [T, head_dim / 2] each
 
 
-def rotary(length: int, head_dim: int, theta: float, device: torch.device) -> Rotary:
+def rotary(length: int, head_dim: int, theta: float, like: Tensor) -> Rotary:
     """Made anew for each forward pass: it costs next to nothing, and a cache would not survive `to_empty`."""
-    step = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-    angle = torch.outer(torch.arange(length, dtype=torch.float32, device=device), theta**-step)
+    wide = torch.promote_types(like.dtype, torch.float32)
+    step = torch.arange(0, head_dim, 2, dtype=wide, device=like.device) / head_dim
+    angle = torch.outer(torch.arange(length, dtype=wide, device=like.device), theta**-step)
     return angle.cos(), angle.sin()
 
 

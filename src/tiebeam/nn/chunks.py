@@ -55,7 +55,7 @@ def product_dtype(h: Tensor, W: Tensor) -> torch.dtype:
     """
     dtype = torch.promote_types(h.dtype, W.dtype)
     device = h.device.type
-    if dtype != torch.float64 and torch.is_autocast_enabled(device):
+    if dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
     if device == "cpu" and (dtype == torch.float16 or (dtype == torch.bfloat16 and not _cpu_has_bf16())):
         return torch.float32

@@ -144,6 +144,7 @@ class GPTConfig:
         if self.arch == "standard":
             return {
                 **common,
+                "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},  # where newer loaders look
                 "hidden_act": "silu",
                 "attention_bias": False,
                 "attention_dropout": 0.0,

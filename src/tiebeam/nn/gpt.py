@@ -102,7 +102,7 @@ class GPT(nn.Module):
         return self._trunk(x)
 
     def _trunk(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
-        position = rotary(x.shape[1], self.config.head_dim, self.config.rope_theta, x.device)
+        position = rotary(x.shape[1], self.config.head_dim, self.config.rope_theta, x)
         if self.config.arch == "golf":
             return golf.trunk(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
         return cast(Tensor, self.model(x, position))

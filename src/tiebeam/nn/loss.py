@@ -16,10 +16,10 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn.chunks import Shape, default_chunk, losses_and_gradients, product_dtype
+from tiebeam.nn.modes import eager_only, in_functorch
 
 Reduction = Literal["mean", "sum", "none"]
 SoftcapKind = Literal["tanh", "sigmoid"]
@@ -114,7 +114,7 @@ def _check(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: in
         raise BadRequest(f"h is {h.dtype} and W is {W.dtype}; both are floating point")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager_only
 def _fused(
     h: Tensor,
     W: Tensor,
@@ -125,7 +125,6 @@ def _fused(
     reduction: Reduction,
     chunk: int | None,
 ) -> Tensor:
-    # compile stops here and goes on after: the loop gains nothing from it and would be unrolled
     if in_functorch():
         raise BadRequest(
             "tied_cross_entropy makes its gradients in the forward pass, so torch.func transforms can't see them; "
@@ -147,12 +146,6 @@ def _fused(
         learning=torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (h, W, bias)),
     )
     return cast(Tensor, _TiedCrossEntropy.apply(h, W, bias, safe, valid, call))  # type: ignore[no-untyped-call]
-
-
-def in_functorch() -> bool:
-    """Whether a torch.func transform (grad, vmap, jvp...) is running."""
-    peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
-    return peek is not None and peek() is not None
 
 
 class _TiedCrossEntropy(torch.autograd.Function):
@@ -179,8 +172,13 @@ class _TiedCrossEntropy(torch.autograd.Function):
         return losses if call.reduction == "none" else (losses * weight).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # torch's own once_differentiable lets this pass when upstream is a constant, and second-order terms vanish.
+            raise BadRequest(
+                "tied_cross_entropy has no gradient of its gradient (create_graph=True); "
+                "use F.cross_entropy(F.linear(h, W), targets) where you need one"
+            )
         if ctx.held is not None:
             gradients, ctx.held = ctx.held, None
             if upstream.device.type != "cpu" or float(upstream) != 1.0:

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn.loss import SoftcapKind, in_functorch, softcapped, tied_cross_entropy
+from tiebeam.nn.loss import SoftcapKind, softcapped, tied_cross_entropy
+from tiebeam.nn.modes import eager_only, in_functorch
 from tiebeam.nn.untying import Optimizers, split_parameter
 
 
@@ -89,9 +90,9 @@ class TiedEmbedding(nn.Module):
         self._alias = None
         if not (torch.is_grad_enabled() and self.weight.requires_grad) or in_functorch():
             return F.embedding(ids, self.weight)
-        return cast(Tensor, self._embed_learning(ids))
+        return self._embed_learning(ids)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @eager_only
     def _embed_learning(self, ids: Tensor) -> Tensor:
         x, alias = _Lookup.apply(self.weight, ids, self.input_grad_scale, weakref.ref(self))  # type: ignore[no-untyped-call]
         if self.head is None:

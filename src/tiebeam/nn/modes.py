@@ -1,0 +1,33 @@
+"""Who is calling: torch.compile, a torch.func transform, or plain eager code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar, cast
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_functorch() -> bool:
+    """Whether a torch.func transform (grad, vmap, jvp...) is running."""
+    peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
+
+
+def eager_only(function: Callable[P, R]) -> Callable[P, R]:
+    """A function at which torch.compile stops, to go on after it.
+
+    `torch.compiler.disable` as a decorator would do the same, and import the whole compiler with this package.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return cast(R, torch.compiler.disable(function)(*args, **kwargs))  # type: ignore[no-untyped-call]
+        return function(*args, **kwargs)
+
+    return wrapper
