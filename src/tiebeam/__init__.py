@@ -11,6 +11,7 @@ from tiebeam._version import __version__
 if TYPE_CHECKING:
     from tiebeam.budget import Budget, price
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
+    from tiebeam.decode import Decoder
     from tiebeam.doctor import Diagnosis, Finding, examine
     from tiebeam.doctor.live import assert_saved, guard
     from tiebeam.errors import TiebeamError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Budget": "tiebeam.budget",
     "Checkpoint": "tiebeam.checkpoint",
+    "Decoder": "tiebeam.decode",
     "Diagnosis": "tiebeam.doctor",
     "Finding": "tiebeam.doctor",
     "Matrix": "tiebeam.pair",
@@ -38,6 +40,7 @@ _HOME = {
 __all__ = [
     "Budget",
     "Checkpoint",
+    "Decoder",
     "Diagnosis",
     "Finding",
     "Matrix",

@@ -20,6 +20,7 @@ VERBS = {
     "doctor": "Every finding, with its cause and its cure; what each loader will do.",
     "plan": "The calculator: what tying saves for a vocabulary, a width and a trunk.",
     "models": "Who ties, who doesn't, with sources.",
+    "generate": "Text out of a checkpoint, on NumPy.",
     "train": "A small GPT, tied or not, from text to checkpoint.",
     "pack": "The quantised, compressed artifact of a run, and what the rounding cost.",
     "unpack": "A checkpoint back from an artifact.",

@@ -1,0 +1,135 @@
+"""The arithmetic of a decoder, each part a small function with its shapes.
+
+T tokens, D width, H heads, K key/value heads, G = H / K heads that share one, N head width, S cached positions.
+Everything stays in the type of the weights: NumPy keeps float32 as long as no float64 *array or NumPy scalar*
+meets it (`np.sqrt(64)` is such a scalar; `math.sqrt(64)` is not), so constants here are Python floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+"""Floating point, all of one type within a decoder: float32, or float64 when asked for."""
+
+Ids: TypeAlias = NDArray[np.int64]
+
+
+def rms_norm(x: Array, gain: Array | None, eps: float) -> Array:  # [..., D], [D] -> [..., D]
+    mean_square = np.add.reduce(x * x, axis=-1, keepdims=True) / x.shape[-1]  # [..., 1]
+    y: Array = x / np.sqrt(mean_square + eps)
+    return y if gain is None else y * gain
+
+
+def layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array:  # [T, D], [D], [D] -> [T, D]
+    x = x - np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
+    y = rms_norm(x, gain, eps)
+    return y if bias is None else y + bias
+
+
+def softmax(x: Array) -> Array:
+    """Over the last axis, in place: scores are the largest thing a long prompt makes."""
+    x -= np.maximum.reduce(x, axis=-1, keepdims=True)
+    np.exp(x, out=x)
+    x /= np.add.reduce(x, axis=-1, keepdims=True)
+    return x
+
+
+def log_softmax(x: Array) -> Array:
+    """Over the last axis, in float64 where the sum is taken."""
+    x = x - np.maximum.reduce(x, axis=-1, keepdims=True)
+    total = np.add.reduce(np.exp(x), axis=-1, keepdims=True, dtype=np.float64)
+    return x - np.log(total)
+
+
+def softcap(x: Array, cap: float) -> Array:
+    """cap * tanh(x / cap), in place."""
+    x /= cap
+    np.tanh(x, out=x)
+    x *= cap
+    return x
+
+
+def silu(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # exp(-x) of a large negative x is inf, and x / inf is the right 0
+        return x / (1.0 + np.exp(-x))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """GPT-2's and Gemma's GELU. x*x*x, as x**3 is a call of pow for each element."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
+
+
+def gelu_erf(x: Array) -> Array:
+    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+
+
+def relu_squared(x: Array) -> Array:
+    x = np.maximum(x, 0.0)
+    return x * x
+
+
+def erf(x: Array) -> Array:
+    """NumPy has none. float32: Abramowitz and Stegun 7.1.26, within 1.5e-7. float64: math.erf, one by one."""
+    if x.dtype == np.float64:
+        return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+    z = np.abs(x)
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    poly = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    y: Array = np.copysign(1.0 - poly * np.exp(-z * z), x)
+    return y
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": silu,
+    "swish": silu,
+    "gelu": gelu_erf,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_fast": gelu_tanh,
+    "relu2": relu_squared,
+}
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:  # [T, H, N], [T, R/2], [T, R/2] -> [T, H, N]
+    """Rotary positions on the first R of N numbers, paired half against half."""
+    half = cos.shape[-1]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    left, right = x[..., :half], x[..., half : 2 * half]
+    y = np.empty_like(x)
+    np.subtract(left * cos, right * sin, out=y[..., :half])
+    np.add(right * cos, left * sin, out=y[..., half : 2 * half])
+    if 2 * half < x.shape[-1]:
+        y[..., 2 * half :] = x[..., 2 * half :]
+    return y
+
+
+def causal_mask(start: int, T: int, begin: int, window: int | None) -> Array:  # -> [T, start + T - begin]
+    """0 where query start+t may see key begin+s, -inf where it may not."""
+    behind = np.arange(start, start + T)[:, None] - np.arange(begin, start + T)[None, :]
+    hidden = behind < 0 if window is None else (behind < 0) | (behind >= window)
+    return np.where(hidden, np.float32(-np.inf), np.float32(0.0))
+
+
+def attention(
+    q: Array, k: Array, v: Array, mask: Array | None, cap: float | None
+) -> Array:  # [T, H, N], [K, S, N], [K, S, N], [T, S] -> [T, H * N]
+    """Queries already scaled; G of them share a key/value head."""
+    (T, H, N), (K, S, _) = q.shape, k.shape
+    G = H // K
+    if T == 1:  # each query against the keys by itself: BLAS is slow at products of a few rows
+        scores = q.reshape(K, G, 1, N) @ k[:, None].transpose(0, 1, 3, 2)  # [K, G, 1, S]
+    else:
+        rows = q.reshape(T, K, G, N).transpose(1, 2, 0, 3).reshape(K, G * T, N)
+        scores = (rows @ k.transpose(0, 2, 1)).reshape(K, G, T, S)
+    if cap is not None:
+        scores = softcap(scores, cap)
+    if mask is not None:
+        scores += mask
+    mixed = softmax(scores).reshape(K, G * T, S) @ v  # [K, G*T, N]
+    return mixed.reshape(K, G, T, N).transpose(2, 0, 1, 3).reshape(T, H * N)
