@@ -15,6 +15,8 @@ from tiebeam.decode.defaults import DEFAULTS
 from tiebeam.decode.spec import Layer, Rope, Spec
 from tiebeam.errors import UnreadableInput
 
+_MOST_LAYERS = 10_000
+
 
 class Fields:
     """Typed access to a configuration, with the family's defaults behind it."""
@@ -30,6 +32,13 @@ class Fields:
         value = self.get(key)
         if type(value) is not int or not 0 < value < 1 << 31:
             raise UnreadableInput(f"{self.where}: {key} is {value!r}, not a positive whole number")
+        return value
+
+    def layers(self, key: str) -> int:
+        """How many blocks; each is an object, so a damaged file must not ask for a billion."""
+        value = self.count(key)
+        if value > _MOST_LAYERS:
+            raise UnreadableInput(f"{self.where}: {key} is {value:,}; more than {_MOST_LAYERS:,} is not believed")
         return value
 
     def count_or_none(self, key: str) -> int | None:
@@ -93,7 +102,7 @@ def _gpt2(f: Fields, family: str) -> Spec:
         head_dim=head_dim,
         mlp=f.count_or_none("n_inner") or 4 * dim,
         context=f.count("n_positions"),
-        layers=tuple(Layer(scale=scale / (i + 1) if by_layer else scale) for i in range(f.count("n_layer"))),
+        layers=tuple(Layer(scale=scale / (i + 1) if by_layer else scale) for i in range(f.layers("n_layer"))),
         norm="layer",
         eps=f.number("layer_norm_epsilon"),
         activation=f.text("activation_function"),
@@ -119,7 +128,7 @@ def _gpt_neox(f: Fields, family: str) -> Spec:
         head_dim=head_dim,
         mlp=f.count("intermediate_size"),
         context=f.count("max_position_embeddings"),
-        layers=(layer,) * f.count("num_hidden_layers"),
+        layers=(layer,) * f.layers("num_hidden_layers"),
         norm="layer",
         eps=f.number("layer_norm_eps"),
         activation=f.text("hidden_act"),
@@ -181,7 +190,7 @@ def _golf(f: Fields, family: str) -> Spec:
         head_dim=head_dim,
         mlp=f.count("intermediate_size"),
         context=f.count("max_position_embeddings"),
-        layers=(layer,) * f.count("num_hidden_layers"),
+        layers=(layer,) * f.layers("num_hidden_layers"),
         eps=f.number("rms_norm_eps"),
         activation="relu2",
         gated=False,
@@ -204,7 +213,7 @@ def _bias(f: Fields, key: str) -> bool | None:
 
 def _layer_kinds(f: Fields, family: str) -> list[str]:
     """For each layer, "full_attention" or "sliding_attention"."""
-    count = f.count("num_hidden_layers")
+    count = f.layers("num_hidden_layers")
     given = f.get("layer_types")
     if given is not None and family not in ("llama", "mistral", "gemma", "phi3"):
         if not isinstance(given, list) or len(given) != count:

@@ -27,7 +27,7 @@ from tiebeam.decode.parts import Array, Ids, softcap
 from tiebeam.decode.sampling import Sampling
 from tiebeam.decode.spec import Spec
 from tiebeam.decode.trunk import Block, Cache, Norm, load_block, load_norm, run
-from tiebeam.decode.vocabulary import Table, open_ends
+from tiebeam.decode.vocabulary import Scorer, Table, open_ends
 from tiebeam.decode.weights import Weights
 from tiebeam.errors import BadRequest, UnreadableInput
 
@@ -52,7 +52,7 @@ class Token(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decoder:
     """The two ends, the blocks between them, and how to run them. Make one with `Decoder.open`."""
 
@@ -110,6 +110,10 @@ class Decoder:
             notes=(*ends[2], *_unused(weights)),
         )
 
+    def __repr__(self) -> str:
+        spec = self.spec
+        return f"<Decoder of {self.source}: {spec.family}, {len(spec.layers)} layers, {self.vocab:,} x {spec.dim}>"
+
     def with_ends(self, embed: Table, head: Table) -> Decoder:
         """The same trunk between other tables: what a change of the pair would do, before anything is written."""
         return replace(self, embed=embed, head=head)
@@ -119,7 +123,7 @@ class Decoder:
         return self.head.vocab
 
     @cached_property
-    def _scorer(self) -> Any:
+    def _scorer(self) -> Scorer:
         return self.head.scorer()
 
     @cached_property
@@ -151,9 +155,10 @@ class Decoder:
             )
         parts = []
         chunk = min(CHUNK, max(16, _SCORES // (self.spec.heads * (cache.length + len(ids)))))
-        for start in range(0, len(ids), chunk):
-            x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
-            parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
+        with np.errstate(all="ignore"):  # what overflows shows in the result, and is then explained
+            for start in range(0, len(ids), chunk):
+                x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
+                parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
         h = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if not np.isfinite(h).all():
             self._explain_nan()
@@ -171,9 +176,10 @@ class Decoder:
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
         """Logits of hidden states."""
-        logits: Array = self._scorer(h)
-        if self.spec.logit_cap is not None:
-            logits = softcap(logits, self.spec.logit_cap)
+        with np.errstate(all="ignore"):
+            logits = self._scorer(h)
+            if self.spec.logit_cap is not None:
+                logits = softcap(logits, self.spec.logit_cap)
         if not np.isfinite(logits[-1:]).all():
             self._explain_nan()
         return logits

@@ -29,7 +29,7 @@ JOINT = "tiebeam"
 """Prefix of the tensors of a jointly tied pair, and its entry in the configuration."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """rows [V, R] seen through map [R, D]; some ids may have exact rows [N, D] of their own."""
 
@@ -58,7 +58,7 @@ class Table:
         return Scorer(self, Linear([self.rows]), None if self.map is None else Linear([self.map]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scorer:
     """The head end of a table: logits."""
 

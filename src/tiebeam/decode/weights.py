@@ -47,10 +47,10 @@ uses a second. From three threads on, BLAS wins. bench/decode.py has the numbers
 class Linear:
     """y = x @ W.T + b for W [out, in], as one or several row pieces; a piece may be a transposed view."""
 
-    __slots__ = ("_by_rows", "_pieces", "_turned", "bias", "shape")
+    __slots__ = ("_by_rows", "_turned", "bias", "pieces", "shape")
 
     def __init__(self, pieces: Sequence[Array], bias: Array | None = None) -> None:
-        self._pieces = list(pieces)
+        self.pieces = list(pieces)
         self._turned = [W.T for W in pieces]  # [in, out]: a view, never a copy
         self._by_rows = BY_ROWS and all(W.flags.c_contiguous for W in pieces)
         self.bias = bias
@@ -58,7 +58,7 @@ class Linear:
 
     def __call__(self, x: Array) -> Array:  # [T, in] -> [T, out]
         if len(x) == 1 and self._by_rows:
-            parts = [np.vecdot(W, x) for W in self._pieces]  # [out_i]
+            parts = [np.vecdot(W, x) for W in self.pieces]  # [out_i]
             y = (parts[0] if len(parts) == 1 else np.concatenate(parts))[None]
         else:
             parts = [x @ W for W in self._turned]  # [T, out_i]
