@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from running import lively, save, sentence
-from spelling import TEXT, write_tokenizer
+from lively_models import lively, save, sentence
 from tiebeam.decode import Decoder, Table, divergence, measure, perplexity
 from tiebeam.errors import BadRequest
+from tiny_tokenizers import TEXT, write_tokenizer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

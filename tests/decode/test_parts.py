@@ -31,7 +31,8 @@ def test_activations_are_torchs(name):
     transformers = pytest.importorskip("transformers")
     x = np.concatenate([np.linspace(-20, 20, 2001), [-1e4, 1e4]]).astype(np.float32)
     expected = transformers.activations.ACT2FN[name](torch.from_numpy(x)).numpy()
-    found = parts.ACTIVATIONS[name](x)
+    with np.errstate(over="ignore"):
+        found = parts.ACTIVATIONS[name](x)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 

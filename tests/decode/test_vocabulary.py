@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from building import write_model
-from running import lively, reference, save, sentence
+from lively_models import lively, reference, save, sentence
 from tiebeam.decode import Decoder, Table
 from tiebeam.errors import UnreadableInput
 
@@ -57,8 +57,20 @@ def test_a_torn_pair_runs_with_the_stored_head_and_says_so(untied, tmp_path):
 
 def test_a_headless_model_is_refused(untied, tmp_path):
     headless = changed(untied, tmp_path, drop=(HEAD,), tie_word_embeddings=False)
-    with pytest.raises(UnreadableInput, match="declares an untied head .* and stores none"):
+    with pytest.raises(UnreadableInput, match=rf"declares an untied head .* and stores none.*: --head {EMBED}"):
         Decoder.open(headless)
+    shared = changed(untied, tmp_path / "shared", drop=(HEAD,), tie_word_embeddings=True)
+    as_told = Decoder.open(headless, head=EMBED)
+    assert np.array_equal(as_told.logits(TOKENS), Decoder.open(shared).logits(TOKENS))
+
+
+def test_a_model_saved_without_a_head_runs_when_told_which_matrix_it_is(tmp_path):
+    model = lively("gpt2")
+    expected = reference(model, TOKENS)
+    save(model.transformer, tmp_path)
+    with pytest.raises(UnreadableInput, match=r"saved without a head; .*: --head wte\.weight"):
+        Decoder.open(tmp_path)
+    np.testing.assert_allclose(Decoder.open(tmp_path, head="wte.weight").logits(TOKENS), expected, rtol=0, atol=2e-4)
 
 
 def test_a_swapped_pair_runs_on_the_one_matrix(untied, tmp_path):
@@ -71,7 +83,7 @@ def test_a_swapped_pair_runs_on_the_one_matrix(untied, tmp_path):
 def test_the_names_of_the_pair_may_be_given(untied, tmp_path):
     tensors = load_file(untied / "model.safetensors")
     renamed = changed(untied, tmp_path, drop=(HEAD,), more={"strange": tensors[HEAD]})
-    decoder = Decoder.open(renamed, embed=EMBED, head="strange")
+    decoder = Decoder.open(renamed, head="strange")
     assert np.array_equal(decoder.logits(TOKENS), Decoder.open(untied).logits(TOKENS))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from building import write_sharded
-from running import lively, reference, save, sentence
+from lively_models import lively, reference, save, sentence
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.decode import Decoder, weights
 from tiebeam.decode.weights import LazyRows, Linear, Weights

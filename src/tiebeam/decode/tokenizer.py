@@ -50,6 +50,8 @@ class Tokenizer:
         """
         ids = list(prompt[-8:])
         seen, shown = 0, len(ids)
+        while shown and self.decode(ids[:shown]).endswith("�"):
+            shown -= 1  # the prompt ends inside a character, which is not text yet
 
         def push(token: int, last: bool = False) -> str:
             nonlocal seen, shown

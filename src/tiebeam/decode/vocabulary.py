@@ -81,19 +81,24 @@ def open_ends(
     if joint is not None:
         return _open_joint(weights, spec, joint)
     checkpoint = weights.checkpoint
-    if spec.golf and embed is None and names.embed in checkpoint.tensors:
-        embed, head = names.embed, head or (names.head if names.head in checkpoint.tensors else None)
+    if embed or head or spec.golf:  # one end named: the other is where this family keeps it
+        embed = embed or _stored(checkpoint, names.prefix + names.embed)
+        head = head or _stored(checkpoint, names.head)
+    if embed == head:
+        embed = None  # one matrix named for both ends
     pair = inspect(checkpoint, embed=embed, head=head).pair
     one, two = (end.name if end else None for end in (pair.embed, pair.head))
     notes: tuple[str, ...] = ()
+    if pair.tie is Tie.NONE and one is None:
+        raise UnreadableInput(f"no vocabulary matrix was found in {checkpoint.source}; name it: --embed NAME")
     if pair.tie is Tie.NONE:
         raise UnreadableInput(
-            f"no vocabulary matrix was found in {checkpoint.source}; name the two tensors if it has them"
+            f"{checkpoint.source} was saved without a head; if {one} is also that, say so: --head {one}"
         )
-    if pair.tie is Tie.HEADLESS and head is None:
+    if pair.tie is Tie.HEADLESS:
         raise UnreadableInput(
             f"{checkpoint.source} declares an untied head ({pair.declared_by}) and stores none, so there is no head to "
-            f"run; if {one} is meant to serve both ends, declare the tie: tiebeam doctor --fix"
+            f"run; if {one} is meant to serve both ends, say so: --head {one}"
         )
     if pair.tie is Tie.TORN:
         notes = (f"declared tied, but {two} differs from {one}: run with the stored head, as transformers does",)
@@ -108,6 +113,10 @@ def open_ends(
     table = _rows(weights, spec, config, only)
     weights.used.update(name for name in (one, two) if name)
     return _golf_maps(weights, spec, table, table, notes)
+
+
+def _stored(checkpoint: Checkpoint, name: str) -> str | None:
+    return name if name in checkpoint.tensors else None
 
 
 def _width(spec: Spec, config: Mapping[str, Any]) -> int:
