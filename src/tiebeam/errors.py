@@ -24,6 +24,10 @@ class MissingExtra(UnreadableInput):
         super().__init__(f"{what} needs the extra [{extra}]; install it with: pip install 'tiebeam[{extra}]'")
 
 
+class Unwritable(TiebeamError):
+    """The target cannot be written: no room, no permission, no such place."""
+
+
 class ProofFailed(TiebeamError):
     """A change was made beside its target, checked, and found wrong; the target was not touched."""
 

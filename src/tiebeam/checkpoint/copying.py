@@ -1,0 +1,185 @@
+"""Bytes from file to file: copied inside the kernel where it can, compared afterwards, never all in memory.
+
+A file to be written is a list of `Content`: spans of existing files, and bytes made on the way. Spans are
+cut into parts that two threads share; what is held at any moment is a few fixed buffers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiebeam.errors import ProofFailed, UnreadableInput
+
+BLOCK = 1 << 20
+_PART = 32 << 20
+_THREADS = 2
+_NOT_HERE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EIO}
+
+Progress = Callable[[int], None]
+
+
+def silent(_: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes begin:end of a local file."""
+
+    path: Path
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Bytes that do not lie in a file yet: `blocks()` yields them in order, `nbytes` in all."""
+
+    nbytes: int
+    blocks: Callable[[], Iterable[bytes | memoryview]]
+
+    @staticmethod
+    def of(raw: bytes) -> Made:
+        return Made(len(raw), lambda: [raw])
+
+
+Content = Span | Made
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    source: Span
+    target: Path
+    at: int
+
+
+def write_file(target: Path, contents: Sequence[Content], progress: Progress = silent) -> None:
+    """Write `contents` one after the other into a new file."""
+    total = sum(c.nbytes for c in contents)
+    parts: list[_Part] = []
+    with open(target, "xb", buffering=0) as handle:
+        os.ftruncate(handle.fileno(), total)
+        at = 0
+        for content in contents:
+            if isinstance(content, Span):
+                parts += _parts(content, target, at)
+            else:
+                _write_made(handle.fileno(), content, at, target, progress)
+            at += content.nbytes
+    _share(_copy, parts, progress)
+
+
+def copy_files(pairs: Sequence[tuple[Path, Path]], progress: Progress = silent) -> None:
+    """Copy whole files, each (source, target); the target must not exist."""
+    parts: list[_Part] = []
+    for source, target in pairs:
+        size = source.stat().st_size
+        with open(target, "xb", buffering=0) as handle:
+            os.ftruncate(handle.fileno(), size)
+        parts += _parts(Span(source, 0, size), target, 0)
+    _share(_copy, parts, progress)
+
+
+def check_same(ranges: Iterable[tuple[Span, Path, int]], progress: Progress = silent) -> None:
+    """Compare each span with what lies in the target at that offset; ProofFailed names the first that differs."""
+    parts = [part for span, target, at in ranges for part in _parts(span, target, at)]
+    _share(_compare, parts, progress)
+
+
+def _parts(source: Span, target: Path, at: int) -> list[_Part]:
+    return [
+        _Part(Span(source.path, begin, min(begin + _PART, source.end)), target, at + begin - source.begin)
+        for begin in range(source.begin, source.end, _PART)
+    ]
+
+
+def _share(work: Callable[[_Part], None], parts: Sequence[_Part], progress: Progress) -> None:
+    """Do the parts on two threads; the first failure stops the rest."""
+    if len(parts) == 1:
+        work(parts[0])
+        progress(parts[0].source.nbytes)
+        return
+    with ThreadPoolExecutor(_THREADS) as workers:
+        running = [workers.submit(work, part) for part in parts]
+        try:
+            for part, done in zip(parts, running, strict=True):
+                done.result()
+                progress(part.source.nbytes)
+        except BaseException:
+            workers.shutdown(cancel_futures=True)
+            raise
+
+
+def _copy(part: _Part) -> None:
+    source, at = part.source, part.at
+    begin = source.begin
+    with open(source.path, "rb", buffering=0) as left, open(part.target, "r+b", buffering=0) as right:
+        if hasattr(os, "copy_file_range"):
+            try:
+                while begin < source.end:
+                    n = os.copy_file_range(left.fileno(), right.fileno(), source.end - begin, begin, at)
+                    if n == 0:
+                        break  # a source that ended, or a file system that only pretends; the loop below knows
+                    begin, at = begin + n, at + n
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+        buffer = memoryview(bytearray(min(BLOCK, max(1, source.end - begin))))
+        while begin < source.end:
+            n = os.preadv(left.fileno(), [buffer[: source.end - begin]], begin)
+            if n == 0:
+                raise UnreadableInput(f"{source.path} became shorter while it was read; run it again")
+            _write_all(right.fileno(), buffer[:n], at)
+            begin, at = begin + n, at + n
+
+
+def _compare(part: _Part) -> None:
+    """Both sides in two buffers that are reused, so that no fresh page is touched."""
+    total = part.source.nbytes
+    ours, theirs = bytearray(min(BLOCK, total)), bytearray(min(BLOCK, total))
+    with open(part.source.path, "rb", buffering=0) as left, open(part.target, "rb", buffering=0) as right:
+        for done in range(0, total, BLOCK):
+            if total - done < len(ours):
+                ours, theirs = bytearray(total - done), bytearray(total - done)
+            _read_all(left.fileno(), ours, part.source.begin + done, part.source.path)
+            _read_all(right.fileno(), theirs, part.at + done, part.target)
+            if ours != theirs:
+                raise ProofFailed(
+                    f"{part.target.name} differs from {part.source.path} near byte {part.at + done:,} after copying; "
+                    "nothing was put in place (a failing disk or memory?)"
+                )
+
+
+def _read_all(handle: int, buffer: bytearray, at: int, path: Path) -> None:
+    view = memoryview(buffer)
+    while view:
+        n = os.preadv(handle, [view], at)
+        if n == 0:
+            raise UnreadableInput(f"{path} became shorter while it was read; run it again")
+        view, at = view[n:], at + n
+
+
+def _write_made(handle: int, content: Made, at: int, target: Path, progress: Progress) -> None:
+    end = at + content.nbytes
+    for block in content.blocks():
+        raw = memoryview(block).cast("B")
+        assert at + len(raw) <= end, f"{target} was given more bytes than announced"
+        _write_all(handle, raw, at)
+        at += len(raw)
+        progress(len(raw))
+    assert at == end, f"{target} was given {end - at} bytes fewer than announced"
+
+
+def _write_all(handle: int, raw: memoryview, at: int) -> None:
+    while raw:
+        n = os.pwrite(handle, raw, at)
+        raw, at = raw[n:], at + n
