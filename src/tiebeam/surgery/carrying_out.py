@@ -1,0 +1,326 @@
+"""A plan -> a new checkpoint: written beside the target, compared, inspected, run, and only then put in place.
+
+Nothing here decides what to change; `Plan` says it, and can say it to a person first (`plan.changes`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.copying import Made, Span, check_same, copy_files, write_file
+from tiebeam.checkpoint.documents import read_json
+from tiebeam.checkpoint.staging import Fingerprints, Stage, check_space, check_target, explaining, staging
+from tiebeam.checkpoint.writing import INDEX, index_json, layout
+from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
+from tiebeam.inspection import Report, inspect
+from tiebeam.surgery import record
+from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe, parameters_added
+from tiebeam.surgery.json_text import set_value
+from tiebeam.surgery.sources import companions, is_directory, local_files, real_path, shards_of
+
+if TYPE_CHECKING:
+    from tiebeam.surgery.proof import Proof
+
+Watch = Callable[[str, int, int], None]
+
+
+def unwatched(stage: str, done: int, total: int) -> None:
+    """Nobody is looking."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will change, before anything does. `expect` checks the reopened result's report; it returns
+    a sentence when the result is not what was meant. `exact` promises the same logits to the bit."""
+
+    verb: str
+    checkpoint: Checkpoint
+    report: Report
+    edit: Edit
+    expect: Callable[[Report], str | None]
+    exact: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shards(self) -> list[Shard]:
+        return shards_of(self.checkpoint)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        before = self.shards
+        changes = describe(self.edit, before, apply(self.edit, before), self.checkpoint.config or {})
+        if self.checkpoint.format != "safetensors":
+            changes.insert(0, Change(self.checkpoint.source, f"{self.checkpoint.format} becomes safetensors"))
+        return tuple(changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "source": self.checkpoint.source,
+            "tie": str(self.report.tie),
+            "exact": self.exact,
+            "changes": [change.to_dict() for change in self.changes],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a surgery left behind."""
+
+    verb: str
+    source: str
+    target: str
+    before: Report
+    after: Report
+    changes: tuple[Change, ...]
+    digests: tuple[str, str]
+    proof: Proof | None = None
+    left: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "source": self.source,
+            "target": self.target,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "changes": [change.to_dict() for change in self.changes],
+            "digest_before": self.digests[0],
+            "digest_after": self.digests[1],
+            "proof": self.proof.to_dict() if self.proof else None,
+            "left_behind": list(self.left),
+            "notes": list(self.notes),
+            **({"measured": dict(self.measured)} if self.measured else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """The options of carrying out: `link` hard-links weight files that do not change, `prove` compares logits,
+    `durable` flushes to the disk before the rename."""
+
+    force: bool = False
+    link: bool = False
+    prove: bool = True
+    durable: bool = True
+    watch: Watch = unwatched
+
+
+def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = How()) -> Outcome:
+    """Write the target, prove it, put it in place."""
+    where = Path(target)
+    as_file = _wants_file(plan, where)
+    check_target(Path(plan.checkpoint.source), where, how.force)
+    before = plan.shards
+    after = apply(plan.edit, before)
+    if as_file and len(after) > 1:
+        raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; name a directory as the target")
+    others = companions(plan.checkpoint, {shard.name for shard in after})
+    sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
+    with staging(where, how.force, how.durable) as stage:
+        with explaining(where):
+            needed = sum(s.nbytes for s in after if not (how.link and s.original))
+            check_space(where, needed)
+            linked = _write_shards(stage, after, how)
+            _write_documents(stage, plan, before, after, others.kept)
+        result = open_checkpoint(stage.path)
+        _verify(stage, result, after, linked, how.watch)
+        report = inspect(result, **_names(plan, result))
+        trouble = plan.expect(report)
+        if trouble:
+            raise ProofFailed(f"the result was not put in place: {trouble}")
+        digests = _digests(plan, result, report, after)
+        if not as_file:
+            with explaining(where):
+                _write_card(stage, plan, digests)
+        proof = _prove(plan, result, how)
+        changed = sources.changed()
+        if changed is not None:
+            raise UnreadableInput(f"{changed} changed while it was being read; nothing was written, run it again")
+        how.watch("flushing to the disk", 0, 1)
+        stage.commit(after[0].name if as_file else None)
+        how.watch("flushing to the disk", 1, 1)
+    notes = list(plan.notes)
+    if as_file and plan.edit.config:
+        wanted = ", ".join(f"{'.'.join(path)} {value}".lower() for path, value in plan.edit.config.items())
+        notes.append(f"a single file carries no config.json; the one beside {where} must say {wanted}")
+    return Outcome(
+        verb=plan.verb,
+        source=plan.checkpoint.source,
+        target=str(where),
+        before=plan.report,
+        after=_moved(report, where),
+        changes=plan.changes,
+        digests=digests,
+        proof=proof,
+        left=others.left if not as_file else (),
+        notes=tuple(notes),
+    )
+
+
+def _wants_file(plan: Plan, target: Path) -> bool:
+    """A bare file in, named as a file out, stays a file."""
+    if target.suffix == ".safetensors" and not target.is_dir():
+        if is_directory(plan.checkpoint):
+            raise BadRequest(f"{plan.checkpoint.source} is a directory, so the target must be one; {target} is a file")
+        return True
+    return False
+
+
+def _source_paths(shard: Shard) -> set[Path]:
+    return {entry.content.path for entry in shard.entries if isinstance(entry.content, Span)}
+
+
+def _names(plan: Plan, result: Checkpoint) -> dict[str, str]:
+    """Where the pair was named by hand, it must be named again."""
+    pair = plan.report.pair
+    if not plan.report.guessed and result.architecture:
+        return {}
+    ends = {"embed": pair.embed, "head": pair.head}
+    named = {end: plan.edit.rename.get(m.name, m.name) for end, m in ends.items() if m is not None}
+    return {end: name for end, name in named.items() if name in result.tensors}
+
+
+def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
+    """Write, copy or link every weights file; returns the names of those linked."""
+    total = sum(shard.nbytes for shard in shards)
+    done = 0
+
+    def progress(n: int) -> None:
+        nonlocal done
+        done += n
+        how.watch("writing", min(done, total), total)
+
+    linked: set[str] = set()
+    copies: list[tuple[Path, Path]] = []
+    for shard in shards:
+        path = stage.path / shard.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shard.original is None:
+            write_file(path, layout(shard.entries, shard.metadata), progress)
+        elif how.link and _link(shard.original, path):
+            linked.add(shard.name)
+            progress(shard.nbytes)
+        else:
+            copies.append((shard.original, path))
+    copy_files(copies, progress)
+    return linked
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:  # another disk, or a file system without hard links: copy instead
+        return False
+    return True
+
+
+def _write_documents(
+    stage: Stage, plan: Plan, before: list[Shard], after: list[Shard], others: Collection[tuple[str, Path]]
+) -> None:
+    """config.json, the index, and everything that comes along unchanged."""
+    files = local_files(plan.checkpoint)
+    names = files.names()
+    copies = []
+    for name, path in others:
+        if name == "config.json" and plan.edit.config:
+            continue
+        (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
+        copies.append((path, stage.path / name))
+    copy_files(copies)
+    if plan.edit.config and plan.checkpoint.config is not None:
+        text = files.read("config.json", 0, files.size("config.json")).decode("utf-8-sig")
+        for keys, value in plan.edit.config.items():
+            text = set_value(text, keys, value)
+        (stage.path / "config.json").write_bytes(text.encode())
+    if len(after) > 1 or INDEX in names:
+        old = read_json(files, INDEX) if INDEX in names else None
+        weight_map = {entry.name: shard.name for shard in after for entry in shard.entries}
+        total = sum(shard.nbytes for shard in after)
+        text = index_json(old, weight_map, total, parameters_added(plan.edit, before))
+        (stage.path / INDEX).write_bytes(text.encode())
+
+
+def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[str], watch: Watch) -> None:
+    """Every tensor that came from the source, against the source, where the reopened header says that it lies."""
+    ranges: list[tuple[Span, Path, int]] = []
+    for shard in shards:
+        path = stage.path / shard.name
+        for entry in shard.entries:
+            info = result.tensors.get(entry.name)
+            if info is None or (info.file, info.dtype, info.shape) != (shard.name, entry.dtype, entry.shape):
+                raise ProofFailed(f"{entry.name} was not found again in {shard.name}; nothing was put in place")
+            if shard.original is None and isinstance(entry.content, Span):
+                ranges.append((entry.content, path, info.begin))
+        if shard.original is not None and shard.name not in linked:
+            size = path.stat().st_size
+            ranges.append((Span(shard.original, 0, size), path, 0))
+    expected = {entry.name for shard in shards for entry in shard.entries}
+    extra = result.tensors.keys() - expected
+    if extra:
+        raise ProofFailed(f"the result holds {min(extra)!r}, which nobody asked for; nothing was put in place")
+    total, done = sum(span.nbytes for span, _, _ in ranges), 0
+
+    def progress(n: int) -> None:
+        nonlocal done
+        done += n
+        watch("verifying", done, total)
+
+    check_same(ranges, progress)
+
+
+def _digests(plan: Plan, result: Checkpoint, report: Report, after: list[Shard]) -> tuple[str, str]:
+    """Both digests; what was just compared byte for byte is not hashed twice."""
+    pair, source = plan.report.pair, plan.checkpoint
+    whole = {matrix.name for matrix in (pair.embed, pair.head) if matrix}
+    hashes = record.content_hashes(source, whole)
+    by_span = {
+        Span(real_path(local_files(source), info.file), info.begin, info.end): hashes[name]
+        for name, info in source.tensors.items()
+        if name in whole or info.nbytes <= 4096
+    }
+    known = {
+        entry.name: by_span[entry.content]
+        for shard in after
+        for entry in shard.entries
+        if isinstance(entry.content, Span) and entry.content in by_span
+    }
+    after_whole = {matrix.name for matrix in (report.pair.embed, report.pair.head) if matrix}
+    known = {name: value for name, value in known.items() if name in after_whole}
+    after_hashes = record.content_hashes(result, after_whole, known)
+    return record.table_digest(source, hashes), record.table_digest(result, after_hashes)
+
+
+def _write_card(stage: Stage, plan: Plan, digests: tuple[str, str]) -> None:
+    path = stage.path / record.CARD
+    card = path.read_bytes() if path.exists() else b""
+    source = Path(plan.checkpoint.source).name or plan.checkpoint.source
+    path.write_bytes(record.add_to_card(card, plan.verb, source, plan.changes, *digests))
+
+
+def _prove(plan: Plan, result: Checkpoint, how: How) -> Proof | None:
+    if not how.prove or not plan.exact:
+        return None
+    from tiebeam.surgery.proof import prove
+
+    how.watch("comparing logits", 0, 1)
+    proof = prove(plan.checkpoint, result)
+    how.watch("comparing logits", 1, 1)
+    return proof
+
+
+def _moved(report: Report, target: Path) -> Report:
+    from dataclasses import replace
+
+    return replace(report, model=str(target))
+
+
+__all__ = ["How", "Made", "Outcome", "Plan", "carry_out"]

@@ -1,0 +1,70 @@
+"""Change one value of a JSON file and nothing else: not its key order, its indentation, nor how it writes 1e-5.
+
+A config.json is read by people and compared by version control; a rewrite through a parser would touch
+lines that nobody changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json.decoder import scanstring
+from typing import Any
+
+from tiebeam.errors import UnreadableInput
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
+    """`text` with the value at `path` replaced; a last key that is missing is added to its object."""
+    begin = _skip(text, 1 if text.startswith("\ufeff") else 0)
+    for depth, key in enumerate(path):
+        members = _members(text, begin)
+        if key in members:
+            begin = members[key][0]
+            continue
+        if depth + 1 < len(path):
+            raise UnreadableInput(f"there is no {'.'.join(path[: depth + 1])} to set {path[-1]} in")
+        return _add(text, begin, members, key, value)
+    end = _DECODER.raw_decode(text, begin)[1]
+    return text[:begin] + json.dumps(value, ensure_ascii=False) + text[end:]
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _members(text: str, begin: int) -> dict[str, tuple[int, int]]:
+    """key: (begin, end) of its value, for the object that opens at `begin`."""
+    if text[begin : begin + 1] != "{":
+        raise UnreadableInput("a config level that should be an object is not one")
+    members: dict[str, tuple[int, int]] = {}
+    at = _skip(text, begin + 1)
+    while text[at] != "}":
+        key, at = scanstring(text, at + 1)
+        at = _skip(text, _skip(text, at) + 1)
+        end = _DECODER.raw_decode(text, at)[1]
+        members[key] = (at, end)
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return members
+
+
+def _add(text: str, begin: int, members: dict[str, tuple[int, int]], key: str, value: Any) -> str:
+    """In alphabetical place where the object is sorted, else last; on its own line where the others are."""
+    written = f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+    if not members:
+        close = _skip(text, begin + 1)
+        return text[: begin + 1] + written + text[close:]
+    keys = list(members)
+    gap = text[begin + 1 : _skip(text, begin + 1)]  # what stands between { and the first key: the indentation
+    before = [k for k in keys if k < key] if keys == sorted(keys) else keys
+    if not before:
+        return text[: begin + 1] + gap + written + "," + (gap or " ") + text[begin + 1 + len(gap) :]
+    end = members[before[-1]][1]
+    return text[:end] + "," + (gap or " ") + written + text[end:]

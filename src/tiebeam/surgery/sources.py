@@ -1,0 +1,172 @@
+"""A source on disk -> the shards of its target, and the files that come along.
+
+Whatever the format, the target is safetensors: a dense, uncompressed tensor is a span of the source's file,
+anything else is read and laid out anew. Other copies of the weights (a .bin beside the .safetensors) are left
+behind, because they would no longer be the model that the config describes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
+from tiebeam.checkpoint.copying import BLOCK, Content, Made, Span
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.safetensors import read_header
+from tiebeam.checkpoint.writing import Entry, arrange
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.surgery.edits import Shard
+
+_WEIGHTS = re.compile(
+    r"\.(safetensors|bin|pt|pth|ckpt|gguf|npz|h5|msgpack|onnx|onnx_data|ot|tflite|mlmodel)$|\.index\.json$|\.data-\d+-of-"
+)
+_TRAINING = re.compile(r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler)")
+_ADAPTER = re.compile(r"^adapter_")
+_BESIDE_A_FILE = re.compile(
+    r"^(config|generation_config|tokenizer.*|vocab|special_tokens_map|added_tokens|preprocessor_config|processor_config"
+    r"|chat_template)\.(json|model|jinja|txt)$|^merges\.txt$|^(README|LICENSE|NOTICE)(\.\w+)?$",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"-(\d{5,}-of-\d{5,})\.\w+$")
+_SKIPPED_FOLDERS = {".git", ".cache", "__pycache__"}
+_UNSIGNED = {8: "U8", 16: "U16", 32: "U32", 64: "U64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """The other files of a model: those that come along, as (name in the target, path), and those that do not."""
+
+    kept: tuple[tuple[str, Path], ...]
+    left: tuple[str, ...]
+
+
+def local_files(checkpoint: Checkpoint) -> LocalFiles:
+    if not isinstance(checkpoint.files, LocalFiles):
+        raise BadRequest(f"{checkpoint.source} is not on this disk; download it first: hf download {checkpoint.source}")
+    return checkpoint.files
+
+
+def is_directory(checkpoint: Checkpoint) -> bool:
+    return Path(checkpoint.source).is_dir()
+
+
+def shards_of(checkpoint: Checkpoint) -> list[Shard]:
+    """The weights files of the target, before any edit."""
+    files = local_files(checkpoint)
+    names = sorted({info.file for info in checkpoint.tensors.values()})
+    if checkpoint.format == "safetensors":
+        return [_shard(checkpoint, files, name) for name in names]
+    return [_converted(checkpoint, name, len(names)) for name in names]
+
+
+def _shard(checkpoint: Checkpoint, files: LocalFiles, name: str) -> Shard:
+    header = read_header(files, name)
+    path = real_path(files, name)
+    metadata = {key: value for key, value in header.metadata.items() if isinstance(value, str)}
+    entries = [Entry(t.name, t.dtype, t.shape, Span(path, t.begin, t.end)) for t in _in_order(header.tensors.values())]
+    return Shard(name, tuple(entries), metadata, path)
+
+
+def _in_order(tensors: Iterator[TensorInfo] | object) -> list[TensorInfo]:
+    return sorted(tensors, key=lambda t: (t.begin, t.end))  # type: ignore[call-overload, no-any-return]
+
+
+def _converted(checkpoint: Checkpoint, name: str, count: int) -> Shard:
+    """A PyTorch or npz file as the safetensors file that takes its place."""
+    infos = [info for info in checkpoint.tensors.values() if info.file == name]
+    number = _NUMBER.search(name)
+    target = f"model-{number[1]}.safetensors" if number and count > 1 else "model.safetensors"
+    if count > 1 and not number:
+        raise BadRequest(f"{checkpoint.source} holds {count} files that are not numbered shards; name one of them")
+    entries = [Entry(info.name, info.dtype, info.shape, content_of(checkpoint, info)) for info in infos]
+    entries.sort(key=lambda entry: (-dtypes.BITS[entry.dtype], entry.name))
+    return Shard(target, tuple(arrange(entries)), {"format": "pt"})
+
+
+def content_of(checkpoint: Checkpoint, info: TensorInfo) -> Content:
+    """The dense bytes of a tensor, as a span where they lie in the file that way."""
+    if info.dtype not in dtypes.BITS:
+        raise BadRequest(f"{info.name} is {info.dtype}, which safetensors cannot hold; it must be dequantised first")
+    if info.strides is None and not info.packing:
+        return Span(real_path(local_files(checkpoint), info.file), info.begin, info.end)
+    total = dtypes.nbytes(info.dtype, info.shape)
+    if total is None:
+        raise UnreadableInput(f"{info.name} is {info.dtype} {list(info.shape)}, which does not fill whole bytes")
+    if info.strides is None:
+        return Made(total, lambda: _packed_blocks(checkpoint, info))
+    return Made(total, lambda: _strided_blocks(checkpoint, info))
+
+
+def _packed_blocks(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[bytes]:
+    for at in range(0, info.nbytes, 16 * BLOCK):
+        yield checkpoint.read_bytes(info.name, at, at + 16 * BLOCK)
+
+
+def _strided_blocks(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[bytes]:
+    """Moved as unsigned integers of the same width, so that no value (nor NaN) is touched."""
+    assert info.strides is not None
+    if not info.shape:
+        yield checkpoint.read_bytes(info.name)
+        return
+    unsigned = _UNSIGNED[dtypes.BITS[info.dtype]]
+    view = dtypes.decode_strided(unsigned, checkpoint.read_bytes(info.name), info.shape, info.strides)
+    row = max(1, view[:1].nbytes)
+    step = max(1, BLOCK // row)
+    for start in range(0, info.shape[0], step):
+        yield view[start : start + step].tobytes()
+
+
+def real_path(files: LocalFiles, name: str) -> Path:
+    """The file itself: a link of the Hub's cache is followed to its content."""
+    path = files.path(name)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
+    """What else lies beside the weights."""
+    files = local_files(checkpoint)
+    used = {info.file for info in checkpoint.tensors.values()}
+    kept: list[tuple[str, Path]] = []
+    left: list[str] = []
+    for name in files.names():
+        if name in used or name in target_names:
+            continue
+        if not is_directory(checkpoint):
+            if _BESIDE_A_FILE.match(name) and checkpoint.format != "gguf":
+                kept.append((name, _checked(files, name)))
+        elif (_WEIGHTS.search(name) and not _ADAPTER.match(name)) or _TRAINING.match(name):
+            left.append(name)
+        else:
+            kept.append((name, _checked(files, name)))
+    if is_directory(checkpoint):
+        inner_kept, inner_left = _folders(files)
+        kept, left = kept + inner_kept, left + inner_left
+    return Companions(tuple(kept), tuple(left))
+
+
+def _folders(files: LocalFiles) -> tuple[list[tuple[str, Path]], list[str]]:
+    """The files of subfolders, other copies of the weights left behind."""
+    kept: list[tuple[str, Path]] = []
+    left: list[str] = []
+    for directory, folders, names in os.walk(files.root):
+        inside = Path(directory).relative_to(files.root)
+        left += [f"{inside / folder}/" for folder in folders if Path(directory, folder).is_symlink()]
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and not Path(directory, f).is_symlink())
+        if inside == Path():
+            continue
+        for name in sorted(names):
+            where = (inside / name).as_posix()
+            if _WEIGHTS.search(name):
+                left.append(where)
+            else:
+                kept.append((where, _checked(files, where)))
+    return kept, left
+
+
+def _checked(files: LocalFiles, name: str) -> Path:
+    files.size(name)  # refuses what is not a regular file, and a link that leaves the directory
+    return real_path(files, name)
