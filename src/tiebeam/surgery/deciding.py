@@ -22,7 +22,9 @@ from tiebeam.surgery.edits import Edit, flag_levels
 FLAG = "tie_word_embeddings"
 
 
-def plan_untie(source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None) -> Plan:
+def plan_untie(
+    source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None
+) -> Plan:
     """The head becomes its own tensor, the same numbers, and every config level says so. Exact."""
     checkpoint, report = _opened(source, embed, head)
     _refuse_forced(checkpoint, "untie")
@@ -103,7 +105,9 @@ def write_head(checkpoint: Checkpoint, report: Report, name: str | None = None) 
 def rename_head(checkpoint: Checkpoint, report: Report, name: str | None = None) -> Edit:
     """Give the one stored matrix the embedding's name."""
     assert report.pair.head
-    return Edit(rename={report.pair.head.name: name or embed_name(checkpoint, report)}) | drop_aliases(checkpoint, report)
+    return Edit(rename={report.pair.head.name: name or embed_name(checkpoint, report)}) | drop_aliases(
+        checkpoint, report
+    )
 
 
 def drop_aliases(checkpoint: Checkpoint, report: Report) -> Edit:
