@@ -112,8 +112,8 @@ def test_exchange_swaps_two_directories(tmp_path, monkeypatch, at_once):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
     exchange(tmp_path / "left", tmp_path / "right")
-    assert os.listdir(tmp_path / "left") == ["right"]
-    assert os.listdir(tmp_path / "right") == ["left"]
+    assert [p.name for p in (tmp_path / "left").iterdir()] == ["right"]
+    assert [p.name for p in (tmp_path / "right").iterdir()] == ["left"]
 
 
 def test_refused_targets_each_get_their_sentence(tmp_path):

@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tiebeam.errors import MissingExtra, UnreadableInput
+from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +92,20 @@ def decode_strided(dtype: str, raw: bytes, shape: tuple[int, ...], strides: tupl
     if reach > flat.size or min(strides, default=0) < 0:
         raise UnreadableInput(f"a tensor of shape {list(shape)} and strides {list(strides)} reaches past its storage")
     return np.lib.stride_tricks.as_strided(flat, shape, tuple(s * flat.itemsize for s in strides), writeable=False)
+
+
+def encode(dtype: str, values: NDArray[np.floating]) -> bytes:
+    """Numbers -> the bytes of a float type that weights are stored in, rounded to nearest (ties to even)."""
+    import numpy as np
+
+    if dtype == "BF16":
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+        return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype("<u2").tobytes()
+    if dtype not in ("F16", "F32", "F64"):
+        raise BadRequest(f"numbers cannot be written as {dtype}; choose F32, F16 or BF16")
+    with np.errstate(over="ignore"):
+        return values.astype(_NUMPY[dtype]).tobytes()
 
 
 def _unpack(raw: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

@@ -6,13 +6,14 @@ Nothing here decides what to change; `Plan` says it, and can say it to a person 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.copying import Made, Span, check_same, copy_files, write_file
+from tiebeam.checkpoint.copying import Span, check_same, copy_files, write_file
 from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.staging import Fingerprints, Stage, check_space, check_target, explaining, staging
 from tiebeam.checkpoint.writing import INDEX, index_json, layout
@@ -21,7 +22,7 @@ from tiebeam.inspection import Report, inspect
 from tiebeam.surgery import record
 from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe, parameters_added
 from tiebeam.surgery.json_text import set_value
-from tiebeam.surgery.sources import companions, is_directory, local_files, real_path, shards_of
+from tiebeam.surgery.sources import Material, companions, is_directory, local_files, material_of, real_path
 
 if TYPE_CHECKING:
     from tiebeam.surgery.proof import Proof
@@ -45,17 +46,20 @@ class Plan:
     expect: Callable[[Report], str | None]
     exact: bool = True
     notes: tuple[str, ...] = ()
+    converted: Material | None = None
+    """The source in another format, where the target cannot be in its own."""
 
-    @property
-    def shards(self) -> list[Shard]:
-        return shards_of(self.checkpoint)
+    @cached_property
+    def material(self) -> Material:
+        return self.converted or material_of(self.checkpoint)
 
-    @property
+    @cached_property
     def changes(self) -> tuple[Change, ...]:
-        before = self.shards
-        changes = describe(self.edit, before, apply(self.edit, before), self.checkpoint.config or {})
+        material = self.material
+        changes = describe(self.edit, material.shards, apply(self.edit, material.shards), material.config or {})
         if self.checkpoint.format != "safetensors":
-            changes.insert(0, Change(self.checkpoint.source, f"{self.checkpoint.format} becomes safetensors"))
+            name = Path(self.checkpoint.source).name
+            changes.insert(0, Change(name, f"{self.checkpoint.format} becomes safetensors"))
         return tuple(changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = How()) -> O
     where = Path(target)
     as_file = _wants_file(plan, where)
     check_target(Path(plan.checkpoint.source), where, how.force)
-    before = plan.shards
+    before = plan.material.shards
     after = apply(plan.edit, before)
     if as_file and len(after) > 1:
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; name a directory as the target")
@@ -224,25 +228,26 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def _write_documents(
-    stage: Stage, plan: Plan, before: list[Shard], after: list[Shard], others: Collection[tuple[str, Path]]
+    stage: Stage, plan: Plan, before: Sequence[Shard], after: list[Shard], others: Collection[tuple[str, Path]]
 ) -> None:
     """config.json, the index, and everything that comes along unchanged."""
-    files = local_files(plan.checkpoint)
-    names = files.names()
+    files, material = local_files(plan.checkpoint), plan.material
     copies = []
     for name, path in others:
-        if name == "config.json" and plan.edit.config:
-            continue
-        (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
-        copies.append((path, stage.path / name))
+        if name != "config.json":
+            (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
+            copies.append((path, stage.path / name))
     copy_files(copies)
-    if plan.edit.config and plan.checkpoint.config is not None:
-        text = files.read("config.json", 0, files.size("config.json")).decode("utf-8-sig")
+    for name, raw in material.documents.items():
+        (stage.path / name).write_bytes(raw)
+    if material.config_text is not None:
+        text = material.config_text
         for keys, value in plan.edit.config.items():
             text = set_value(text, keys, value)
         (stage.path / "config.json").write_bytes(text.encode())
-    if len(after) > 1 or INDEX in names:
-        old = read_json(files, INDEX) if INDEX in names else None
+    has_index = plan.checkpoint.format == "safetensors" and INDEX in files.names()
+    if len(after) > 1 or (has_index and is_directory(plan.checkpoint)):
+        old = read_json(files, INDEX) if has_index else None
         weight_map = {entry.name: shard.name for shard in after for entry in shard.entries}
         total = sum(shard.nbytes for shard in after)
         text = index_json(old, weight_map, total, parameters_added(plan.edit, before))
@@ -321,6 +326,3 @@ def _moved(report: Report, target: Path) -> Report:
     from dataclasses import replace
 
     return replace(report, model=str(target))
-
-
-__all__ = ["How", "Made", "Outcome", "Plan", "carry_out"]

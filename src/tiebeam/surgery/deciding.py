@@ -26,8 +26,8 @@ def plan_untie(
     source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None
 ) -> Plan:
     """The head becomes its own tensor, the same numbers, and every config level says so. Exact."""
-    checkpoint, report = _opened(source, embed, head)
-    _refuse_forced(checkpoint, "untie")
+    checkpoint, report = opened(source, embed, head)
+    refuse_fixed(checkpoint, tied=False)
     pair, tie = report.pair, report.tie
     flags = set_flag(checkpoint, False)
     notes = [_FOLDING]
@@ -47,12 +47,13 @@ def plan_untie(
         if not flags and checkpoint.format == "safetensors":
             raise BadRequest(f"{report.model} is untied already: two tensors are stored and the config says so")
         edit = flags
-    return Plan("untie", checkpoint, report, edit, _is_untied(checkpoint), tie is not Tie.HEADLESS, tuple(notes))
+    return Plan("untie", checkpoint, report, edit, is_untied(checkpoint), tie is not Tie.HEADLESS, tuple(notes))
 
 
 def plan_tie(source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None) -> Plan:
     """One matrix for both ends, where that loses nothing; refuses where it would, naming the choices. Exact."""
-    checkpoint, report = _opened(source, embed, head)
+    checkpoint, report = opened(source, embed, head)
+    refuse_fixed(checkpoint, tied=True)
     pair, tie = report.pair, report.tie
     flags = set_flag(checkpoint, True)
     if tie is Tie.NONE:
@@ -72,7 +73,7 @@ def plan_tie(source: str | os.PathLike[str] | Checkpoint, *, embed: str | None =
         if not edit and checkpoint.format == "safetensors":
             raise BadRequest(f"{report.model} is tied already: one matrix is stored and the config says so")
     edit = edit | drop_aliases(checkpoint, report)
-    return Plan("tie", checkpoint, report, edit, _is_tied(checkpoint), tie is not Tie.HEADLESS)
+    return Plan("tie", checkpoint, report, edit, is_tied(checkpoint), tie is not Tie.HEADLESS)
 
 
 def set_flag(checkpoint: Checkpoint, value: bool) -> Edit:
@@ -80,13 +81,16 @@ def set_flag(checkpoint: Checkpoint, value: bool) -> Edit:
     config = checkpoint.config
     if config is None:
         return Edit()
+    architecture = anatomy.lookup(checkpoint.architecture)
     changes: dict[tuple[str, ...], Any] = {}
     for level in flag_levels(config):
         inner: Any = config
         for key in level:
             inner = inner[key]
-        if inner.get(FLAG) is not value:
-            changes[(*level, FLAG)] = value
+        legacy = architecture.legacy_flag if architecture and architecture.legacy_flag in inner else FLAG
+        for key in {FLAG, legacy}:
+            if inner.get(key) is not value:
+                changes[(*level, key)] = value
     return Edit(config=changes)
 
 
@@ -133,19 +137,18 @@ def drop_followers(checkpoint: Checkpoint, report: Report) -> Edit:
 
 def _followers(checkpoint: Checkpoint, report: Report, stored: bool) -> dict[str, str]:
     """follower: leader, for the ties beside the pair whose follower is (or is not) stored."""
-    architecture = anatomy.lookup(checkpoint.architecture)
-    ties = dict(getattr(architecture, "other_ties", None) or {})
-    embed = report.pair.embed.name if report.pair.embed else ""
-    if embed == "shared.weight" or embed.endswith(".shared.weight"):
-        prefix = embed.removesuffix("shared.weight")
-        ties |= {f"{prefix}{part}.embed_tokens.weight": embed for part in ("encoder", "decoder")}
-    tensors, found = checkpoint.tensors, {}
-    for follower, leader in ties.items():
-        if leader not in tensors and follower in tensors:
-            follower, leader = leader, follower
-        if leader in tensors and (follower in tensors) is stored:
-            found[follower] = leader
-    return found
+    tensors, pair = checkpoint.tensors, report.pair
+    ties: dict[str, str] = {}
+    if pair.embed and (pair.embed.name == "shared.weight" or pair.embed.name.endswith(".shared.weight")):
+        prefix = pair.embed.name.removesuffix("shared.weight")
+        ties |= {f"{prefix}{part}.embed_tokens.weight": pair.embed.name for part in ("encoder", "decoder")}
+    head = pair.head.name if pair.head else head_name(checkpoint, report)
+    if head.endswith(".decoder.weight"):  # bert's way: the bias belongs to the head and to its decoder
+        inner, outer = f"{head.removesuffix('weight')}bias", f"{head.removesuffix('decoder.weight')}bias"
+        ties |= {outer: inner} if inner in tensors and outer not in tensors else {inner: outer}
+    return {
+        follower: leader for follower, leader in ties.items() if leader in tensors and (follower in tensors) is stored
+    }
 
 
 def _same_bytes(checkpoint: Checkpoint, left: str, right: str) -> bool:
@@ -187,7 +190,7 @@ def _common(left: str, right: str) -> int:
     return len(os.path.commonprefix([left.split("."), right.split(".")]))
 
 
-def _opened(
+def opened(
     source: str | os.PathLike[str] | Checkpoint, embed: str | None, head: str | None
 ) -> tuple[Checkpoint, Report]:
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
@@ -200,12 +203,19 @@ def _opened(
     return checkpoint, report
 
 
-def _refuse_forced(checkpoint: Checkpoint, verb: str) -> None:
+def refuse_fixed(checkpoint: Checkpoint, tied: bool) -> None:
+    """Some architectures are tied, or untied, by their code; a file cannot change that."""
     architecture = anatomy.lookup(checkpoint.architecture)
-    if architecture is not None and "forced" in str(getattr(architecture, "tie_default", "")):
+    if architecture is None:
+        return
+    if not tied and architecture.flag == "forced":
         raise BadRequest(
-            f"transformers ties {checkpoint.architecture} whatever its config says (and reads the flag as a scale of its "
-            f"logits), so a copy cannot be {verb}d by it"
+            f"transformers ties {architecture.model_type} whatever its config says, so it cannot be untied in a file; "
+            "in memory it can: tiebeam.untie_(model)"
+        )
+    if tied and not architecture.decides:
+        raise BadRequest(
+            f"transformers never ties {architecture.model_type}, so a file without a head would get a random one"
         )
 
 
@@ -219,7 +229,7 @@ def _refuse_inexact_twin(report: Report) -> None:
         )
 
 
-def _is_untied(checkpoint: Checkpoint) -> Callable[[Report], str | None]:
+def is_untied(checkpoint: Checkpoint) -> Callable[[Report], str | None]:
     def expect(report: Report) -> str | None:
         if report.pair.head is None or report.pair.embed is None:
             return "it does not hold both matrices"
@@ -230,7 +240,7 @@ def _is_untied(checkpoint: Checkpoint) -> Callable[[Report], str | None]:
     return expect
 
 
-def _is_tied(checkpoint: Checkpoint) -> Callable[[Report], str | None]:
+def is_tied(checkpoint: Checkpoint) -> Callable[[Report], str | None]:
     def expect(report: Report) -> str | None:
         if report.tie is not Tie.SHARED:
             return f"its pair is {report.tie}, not shared"

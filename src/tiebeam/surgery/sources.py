@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.copying import BLOCK, Content, Made, Span
@@ -54,6 +55,24 @@ def is_directory(checkpoint: Checkpoint) -> bool:
     return Path(checkpoint.source).is_dir()
 
 
+@dataclass(frozen=True)
+class Material:
+    """What a target is made of before any edit: weights files, config.json as text, and files made on the way."""
+
+    shards: tuple[Shard, ...]
+    config: Mapping[str, Any] | None
+    config_text: str | None
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def material_of(checkpoint: Checkpoint) -> Material:
+    """The source as it is, in safetensors."""
+    files, text = local_files(checkpoint), None
+    if checkpoint.config is not None:
+        text = files.read("config.json", 0, files.size("config.json")).decode("utf-8-sig")
+    return Material(tuple(shards_of(checkpoint)), checkpoint.config, text)
+
+
 def shards_of(checkpoint: Checkpoint) -> list[Shard]:
     """The weights files of the target, before any edit."""
     files = local_files(checkpoint)
@@ -71,8 +90,8 @@ def _shard(checkpoint: Checkpoint, files: LocalFiles, name: str) -> Shard:
     return Shard(name, tuple(entries), metadata, path)
 
 
-def _in_order(tensors: Iterator[TensorInfo] | object) -> list[TensorInfo]:
-    return sorted(tensors, key=lambda t: (t.begin, t.end))  # type: ignore[call-overload, no-any-return]
+def _in_order(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
+    return sorted(tensors, key=lambda t: (t.begin, t.end))
 
 
 def _converted(checkpoint: Checkpoint, name: str, count: int) -> Shard:
