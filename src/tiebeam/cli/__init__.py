@@ -18,6 +18,8 @@ from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 VERBS = {
     "inspect": "The pair of a checkpoint: where it is, whether it is tied, what it costs.",
     "doctor": "Every finding, with its cause and its cure; what each loader will do.",
+    "tie": "One matrix for both ends: exact where it can be, measured where it cannot.",
+    "untie": "Give the head its own tensor, the same numbers.",
     "plan": "The calculator: what tying saves for a vocabulary, a width and a trunk.",
     "models": "Who ties, who doesn't, with sources.",
     "generate": "Text out of a checkpoint, on NumPy.",

@@ -35,7 +35,7 @@ _COMMON = [
     click.option("--embed", metavar="NAME", help="The embedding's tensor, where the architecture is not known."),
     click.option("--head", metavar="NAME", help="The head's tensor: the one to read, or the one to write."),
     click.option(
-        "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F16", show_default=True,
+        "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
         help="GGUF to safetensors: the type that weights are dequantised to.",
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else there."),

@@ -30,11 +30,11 @@ def command(
 
     DST appears complete or not at all; SRC is never touched.
     """
-    from tiebeam.surgery import How, carry_out, plan_untie
+    from tiebeam.surgery import How, carry_out, open_case, plan_untie
 
     if target is None and not dry_run:
         raise click.UsageError("name DST, or pass --dry-run")
-    plan = plan_untie(source, embed=embed, head=head, target=target, dtype=dtype)
+    plan = plan_untie(open_case(source, embed=embed, head=head, target=target, dtype=dtype))
     if dry_run:
         print_plan(plan, as_json)
         return

@@ -16,13 +16,14 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.copying import Span, check_same, copy_files, write_file
 from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.staging import Fingerprints, Stage, check_space, check_target, explaining, staging
-from tiebeam.checkpoint.writing import INDEX, index_json, layout
+from tiebeam.checkpoint.writing import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import Report, inspect
 from tiebeam.surgery import record
 from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe, parameters_added
 from tiebeam.surgery.json_text import set_value
-from tiebeam.surgery.sources import Material, companions, is_directory, local_files, material_of, real_path
+from tiebeam.surgery.cases import Case
+from tiebeam.surgery.sources import Material, companions, is_directory, local_files, real_path
 
 if TYPE_CHECKING:
     from tiebeam.surgery.proof import Proof
@@ -40,24 +41,29 @@ class Plan:
     a sentence when the result is not what was meant. `exact` promises the same logits to the bit."""
 
     verb: str
-    checkpoint: Checkpoint
-    report: Report
+    case: Case
     edit: Edit
     expect: Callable[[Report], str | None]
     exact: bool = True
     notes: tuple[str, ...] = ()
-    converted: Material | None = None
-    """The source in another format, where the target cannot be in its own."""
 
-    @cached_property
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.case.checkpoint
+
+    @property
+    def report(self) -> Report:
+        return self.case.report
+
+    @property
     def material(self) -> Material:
-        return self.converted or material_of(self.checkpoint)
+        return self.case.material
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        material = self.material
-        changes = describe(self.edit, material.shards, apply(self.edit, material.shards), material.config or {})
-        if self.checkpoint.format != "safetensors":
+        before = self.material.shards
+        changes = describe(self.edit, before, apply(self.edit, before), self.material.config or {})
+        if self.case.converted:
             name = Path(self.checkpoint.source).name
             changes.insert(0, Change(name, f"{self.checkpoint.format} becomes safetensors"))
         return tuple(changes)
@@ -172,11 +178,13 @@ def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = How()) -> O
 
 def _wants_file(plan: Plan, target: Path) -> bool:
     """A bare file in, named as a file out, stays a file."""
-    if target.suffix == ".safetensors" and not target.is_dir():
-        if is_directory(plan.checkpoint):
-            raise BadRequest(f"{plan.checkpoint.source} is a directory, so the target must be one; {target} is a file")
+    if plan.case.is_gguf:
         return True
-    return False
+    if target.suffix != ".safetensors" or target.is_dir():
+        return False
+    if is_directory(plan.checkpoint) or plan.case.converted:
+        raise BadRequest(f"the target must be a directory: {target} names a file, and the model is more than one")
+    return True
 
 
 def _source_paths(shard: Shard) -> set[Path]:
@@ -185,11 +193,10 @@ def _source_paths(shard: Shard) -> set[Path]:
 
 def _names(plan: Plan, result: Checkpoint) -> dict[str, str]:
     """Where the pair was named by hand, it must be named again."""
-    pair = plan.report.pair
+    case = plan.case
     if not plan.report.guessed and result.architecture:
         return {}
-    ends = {"embed": pair.embed, "head": pair.head}
-    named = {end: plan.edit.rename.get(m.name, m.name) for end, m in ends.items() if m is not None}
+    named = {end: case.wanted.get(end, name) for end, name in (("embed", case.embed), ("head", case.head))}
     return {end: name for end, name in named.items() if name in result.tensors}
 
 
@@ -209,7 +216,7 @@ def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
         path = stage.path / shard.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if shard.original is None:
-            write_file(path, layout(shard.entries, shard.metadata), progress)
+            write_file(path, shard.contents, progress)
         elif how.link and _link(shard.original, path):
             linked.add(shard.name)
             progress(shard.nbytes)
@@ -288,9 +295,8 @@ def _digests(plan: Plan, result: Checkpoint, report: Report, after: list[Shard])
     whole = {matrix.name for matrix in (pair.embed, pair.head) if matrix}
     hashes = record.content_hashes(source, whole)
     by_span = {
-        Span(real_path(local_files(source), info.file), info.begin, info.end): hashes[name]
-        for name, info in source.tensors.items()
-        if name in whole or info.nbytes <= 4096
+        Span(real_path(local_files(source), source.tensors[name].file), *source.tensors[name][4:6]): hashes[name]
+        for name in whole
     }
     known = {
         entry.name: by_span[entry.content]

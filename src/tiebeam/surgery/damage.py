@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
+from tiebeam.surgery.cases import Case
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,15 +72,18 @@ def built_in_passage() -> str:
     return resources.files("tiebeam.surgery").joinpath("passage.txt").read_text(encoding="utf-8")
 
 
-def keep_damage(checkpoint: Checkpoint, embed: str, head: str, keep: str, text: str | None) -> Damage:
+def keep_damage(case: Case, keep: str, text: str | None = None) -> Damage:
     """The damage of `--keep embed|head|mean`."""
     on = "the text given" if text is not None else "a built-in passage"
+    embed, head = case.report.pair.embed, case.report.pair.head
+    assert embed
+    assert head
     try:
         from tiebeam.decode import Decoder, Table
 
-        decoder = Decoder.open(checkpoint, embed=embed, head=head)
-        tokens = _tokens(decoder, text if text is not None else built_in_passage())
-        table = Table(_kept(checkpoint, embed, head, keep))
+        decoder = Decoder.open(case.checkpoint, embed=embed.name, head=head.name)
+        tokens = decoder.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
+        table = Table(_kept(case.checkpoint, embed.name, head.name, keep))
         return measure(decoder, table, table, tokens, on)
     except TiebeamError as error:
         return Damage(None, on, str(error))
@@ -90,10 +94,6 @@ def measure(decoder: Decoder, embed: Table, head: Table, tokens: Sequence[int], 
     from tiebeam.decode import divergence
 
     return Damage(divergence(decoder, decoder.with_ends(embed, head), tokens), on)
-
-
-def _tokens(decoder: Decoder, text: str) -> list[int]:
-    return decoder.encode(text)[:MEASURED_TOKENS]
 
 
 def _kept(checkpoint: Checkpoint, embed: str, head: str, keep: str) -> NDArray[np.float32]:

@@ -8,14 +8,18 @@ the dry run, the writing and the model card.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tiebeam.checkpoint.writing import Entry, arrange, insert
+from tiebeam.checkpoint.copying import Content
+from tiebeam.checkpoint.writing import Entry, arrange, insert, layout
 from tiebeam.errors import BadRequest
+
+if TYPE_CHECKING:
+    from tiebeam.checkpoint.gguf_writing import Preamble
 
 _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+)$")
 
@@ -28,6 +32,12 @@ class Shard:
     entries: tuple[Entry, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
     original: Path | None = None
+    container: Preamble | None = None
+    """What else a GGUF file holds; None for safetensors."""
+
+    @property
+    def contents(self) -> list[Content]:
+        return self.container.layout(self.entries) if self.container else layout(self.entries, self.metadata)
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +101,8 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
         present.add(entry.name)
         # The lightest file takes it: it is the one that is rewritten, and the others can be linked.
         at = min(range(len(after)), key=lambda i: (after[i].nbytes, -i))
-        grown = tuple(insert(after[at].entries, entry))
+        old = after[at].entries
+        grown = (*old, entry) if after[at].container else tuple(insert(old, entry))
         after[at] = replace(after[at], entries=grown, original=None)
     return _renumbered([shard for shard in after if shard.entries], len(before))
 
@@ -106,7 +117,7 @@ def _edited(shard: Shard, edit: Edit) -> Shard:
         if entry.name not in edit.drop
     ]
     metadata = {key: value for key, value in shard.metadata.items() if key not in edit.forget}
-    return replace(shard, entries=tuple(arrange(kept)), metadata=metadata, original=None)
+    return replace(shard, entries=tuple(kept if shard.container else arrange(kept)), metadata=metadata, original=None)
 
 
 def _renumbered(shards: list[Shard], before: int) -> list[Shard]:
@@ -164,17 +175,3 @@ def _json(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
-
-
-def flag_levels(config: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Every level of a config at which some loader reads the flag: the top, and each text part inside."""
-    yield ()
-    yield from _text_levels(config, ())
-
-
-def _text_levels(level: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for key in ("text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator"):
-        inner = level.get(key)
-        if isinstance(inner, Mapping):
-            yield (*path, key)
-            yield from _text_levels(inner, (*path, key))

@@ -73,6 +73,20 @@ def material_of(checkpoint: Checkpoint) -> Material:
     return Material(tuple(shards_of(checkpoint)), checkpoint.config, text)
 
 
+def gguf_material(checkpoint: Checkpoint) -> Material:
+    """A GGUF file as it is."""
+    from tiebeam.checkpoint.gguf_writing import read_preamble
+
+    files = local_files(checkpoint)
+    names = {info.file for info in checkpoint.tensors.values()}
+    if len(names) > 1:
+        raise BadRequest(f"{checkpoint.source} is split over {len(names)} files; merge them: llama-gguf-split --merge")
+    (name,) = names
+    path = real_path(files, name)
+    entries = [Entry(t.name, t.dtype, t.shape, Span(path, t.begin, t.end)) for t in checkpoint.tensors.values()]
+    return Material((Shard(name, tuple(entries), container=read_preamble(files, name, path)),), None, None)
+
+
 def shards_of(checkpoint: Checkpoint) -> list[Shard]:
     """The weights files of the target, before any edit."""
     files = local_files(checkpoint)
