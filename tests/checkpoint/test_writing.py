@@ -52,7 +52,7 @@ def test_a_new_tensor_goes_behind_those_of_its_width():
     ]
     names = [e.name for e in insert(entries, made("new", "BF16", np.ones(2, "u2")))]
     assert names == ["a", "b", "new", "c"]
-    assert [e.name for e in insert(entries, made("new", "I64", np.ones(2, "i8")))][0] == "new"
+    assert insert(entries, made("new", "I64", np.ones(2, "i8")))[0].name == "new"
 
 
 def test_a_tensor_that_would_lose_its_alignment_moves():

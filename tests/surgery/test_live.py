@@ -142,7 +142,7 @@ def test_a_plain_module_is_tied_by_its_two_names():
     assert model.lm_head.weight is model.wte.weight
     untie_(model, **NAMES)
     assert model.lm_head.weight is not model.wte.weight
-    with pytest.raises(BadRequest, match="no parameter 'head.weight'"):
+    with pytest.raises(BadRequest, match=r"no parameter 'head\.weight'"):
         tie_(model, embed="wte.weight", head="head.weight")
 
 

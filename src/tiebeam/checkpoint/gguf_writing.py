@@ -1,4 +1,4 @@
-"""A GGUF file again with a tensor more or less: every key and value byte for byte, a new tensor table, the same data."""
+"""A GGUF file again with a tensor more or less: keys and values byte for byte, a new table, the same data."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 def check_target(source: Path, target: Path, force: bool) -> None:
     """Refuse a target that is the source, holds it, lies in it, or exists (unless forced)."""
     real_source, real_target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
-    if real_target == real_source or (target.exists() and source.exists() and os.path.samefile(source, target)):
+    if real_target == real_source or (target.exists() and source.exists() and source.samefile(target)):
         raise BadRequest(f"{target} is the source itself, which is never written over; name another target")
     if real_target.is_relative_to(real_source):
         raise BadRequest(f"{target} lies inside the source {source}; name a target outside it")
@@ -43,7 +43,7 @@ def check_target(source: Path, target: Path, force: bool) -> None:
         raise BadRequest(f"{target} exists; choose another name, or pass --force to replace it")
     if target.is_symlink():
         raise BadRequest(f"{target} is a link; --force replaces files and directories, not links: remove it first")
-    if target.is_dir() and not any(_MODEL_FILE.search(name) for name in os.listdir(target)):
+    if target.is_dir() and not any(_MODEL_FILE.search(path.name) for path in target.iterdir()):
         raise BadRequest(f"{target} exists and holds no model; --force replaces models only: remove it yourself")
 
 
@@ -240,7 +240,7 @@ class Fingerprints:
 
 def _fingerprint(path: Path) -> tuple[int, int, int, int] | None:
     try:
-        status = os.stat(path)
+        status = path.stat()
     except OSError:
         return None
     assert stat.S_ISREG(status.st_mode)

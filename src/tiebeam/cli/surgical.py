@@ -1,4 +1,4 @@
-"""What `tie` and `untie` share: their common options, a progress bar on stderr, and how a plan and its outcome print."""
+"""What `tie` and `untie` share: common options, progress on stderr, and how a plan and its outcome print."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tiebeam.cli import render
 from tiebeam.budget import human_bytes
+from tiebeam.cli import render
 from tiebeam.cli.inspect import title, verdict_line
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def _plain_lines() -> Callable[[str, int, int], None]:
     return show
 
 
-def print_plan(plan: Plan, as_json: bool) -> None:
+def print_plan(plan: Plan, as_json: bool, said: str = "", more: dict[str, Any] | None = None) -> None:
     if as_json:
-        render.emit_json({**plan.to_dict(), "dry_run": True})
+        render.emit_json({**plan.to_dict(), "dry_run": True, **(more or {})})
         return
     console = render.console()
     console.print(render.styled((title(plan.report), "bold")))
@@ -95,6 +95,8 @@ def print_plan(plan: Plan, as_json: bool) -> None:
     console.print(f"  tiebeam {plan.verb} would change:")
     for line in _changes(plan.changes, indent=4):
         console.print(line)
+    if said:
+        console.print(render.wrapped(said, console.width))
     for note in plan.notes:
         console.print(render.wrapped(note, console.width))
 

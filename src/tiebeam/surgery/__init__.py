@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint
-from tiebeam.surgery.carrying_out import How, Outcome, Plan, carry_out
+from tiebeam.surgery.carrying_out import DEFAULT, How, Outcome, Plan, carry_out
 from tiebeam.surgery.cases import Case, case_of, open_case
 from tiebeam.surgery.deciding import plan_keep, plan_tie, plan_untie
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def untie(
-    source: str | os.PathLike[str] | Checkpoint, target: str | os.PathLike[str], how: How = How(), **options: Any
+    source: str | os.PathLike[str] | Checkpoint, target: str | os.PathLike[str], how: How = DEFAULT, **options: Any
 ) -> Outcome:
     """Write `target`: the head its own tensor, every logit as before. `options` are those of `open_case`."""
     return carry_out(plan_untie(open_case(source, target=target, **options)), target, how)
@@ -36,7 +36,7 @@ def untie(
 def tie(
     source: str | os.PathLike[str] | Checkpoint,
     target: str | os.PathLike[str],
-    how: How = How(),
+    how: How = DEFAULT,
     *,
     keep: str | None = None,
     **options: Any,

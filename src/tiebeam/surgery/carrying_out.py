@@ -20,9 +20,9 @@ from tiebeam.checkpoint.writing import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import Report, inspect
 from tiebeam.surgery import record
+from tiebeam.surgery.cases import Case
 from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe, parameters_added
 from tiebeam.surgery.json_text import set_value
-from tiebeam.surgery.cases import Case
 from tiebeam.surgery.sources import Material, companions, is_directory, local_files, real_path
 
 if TYPE_CHECKING:
@@ -124,7 +124,10 @@ class How:
     watch: Watch = unwatched
 
 
-def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = How()) -> Outcome:
+DEFAULT = How()
+
+
+def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = DEFAULT) -> Outcome:
     """Write the target, prove it, put it in place."""
     where = Path(target)
     as_file = _wants_file(plan, where)
@@ -194,10 +197,10 @@ def _source_paths(shard: Shard) -> set[Path]:
 def _names(plan: Plan, result: Checkpoint) -> dict[str, str]:
     """Where the pair was named by hand, it must be named again."""
     case = plan.case
-    if not plan.report.guessed and result.architecture:
+    if not (plan.report.guessed or case.by_hand) and result.architecture:
         return {}
     named = {end: case.wanted.get(end, name) for end, name in (("embed", case.embed), ("head", case.head))}
-    return {end: name for end, name in named.items() if name in result.tensors}
+    return {end: name for end, name in named.items() if name is not None and name in result.tensors}
 
 
 def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
@@ -323,7 +326,9 @@ def _prove(plan: Plan, result: Checkpoint, how: How) -> Proof | None:
     from tiebeam.surgery.proof import prove
 
     how.watch("comparing logits", 0, 1)
-    proof = prove(plan.checkpoint, result)
+    from_gguf = plan.case.converted and plan.checkpoint.format == "gguf"
+    rounded = plan.material.shards[0].entries[0].dtype if from_gguf else "F32"
+    proof = prove(plan.checkpoint, result, exact=not plan.case.converted, rounded=rounded)
     how.watch("comparing logits", 1, 1)
     return proof
 

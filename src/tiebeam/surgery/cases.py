@@ -7,8 +7,10 @@ directory is converted first, and from then on everything is said in the names o
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from tiebeam import anatomy
@@ -22,15 +24,16 @@ FLAG = "tie_word_embeddings"
 
 @dataclass(frozen=True)
 class Case:
-    """`embed` and `head` are the names of the stored ends in the material; `wanted` names an end that is to be
-    written, where the person said how to call it."""
+    """`embed` and `head` are the names of the stored ends in the material. `by_hand`: a person named the ends;
+    `wanted` are the names given for an end that is to be written."""
 
     checkpoint: Checkpoint
     report: Report
     material: Material
     embed: str | None
     head: str | None
-    wanted: dict[str, str]
+    wanted: Mapping[str, str] = field(default_factory=dict)
+    by_hand: bool = False
 
     @property
     def is_gguf(self) -> bool:
@@ -63,7 +66,7 @@ class Case:
         known: list[str] = list(getattr(self.architecture, end)) if self.architecture else []
         if not known:
             raise BadRequest(
-                f"where {self.checkpoint.architecture or 'this model'} keeps its {end} is not known; name it with --{end}"
+                f"where {self.checkpoint.architecture or 'this model'} keeps its {end} is not known; name it: --{end} NAME"
             )
         if self.architecture and self.architecture.model_type == "gpt_neox" and end == "head":
             return "embed_out.weight"  # its name on disk in every version; lm_head is its name in memory
@@ -121,7 +124,7 @@ def case_of(
 
         material, renamed = convert(checkpoint, dtype)
         names = {end: renamed[name] if name else None for end, name in names.items()}
-    return Case(checkpoint, report, material, names["embed"], names["head"], wanted)
+    return Case(checkpoint, report, material, names["embed"], names["head"], wanted, any((given or {}).values()))
 
 
 def _levels(level: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:
@@ -136,4 +139,5 @@ def _levels(level: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], An
 
 def _common(left: str, right: str) -> int:
     """How many leading dotted parts two names share."""
-    return len(os.path.commonprefix([left.split("."), right.split(".")]))
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(left.split("."), right.split("."), strict=False))
+    return len(list(shared))

@@ -101,4 +101,6 @@ def _kept(checkpoint: Checkpoint, embed: str, head: str, keep: str) -> NDArray[n
 
     if keep != "mean":
         return checkpoint.tensor(embed if keep == "embed" else head).astype(np.float32)
-    return (checkpoint.tensor(embed).astype(np.float32) + checkpoint.tensor(head).astype(np.float32)) / 2
+    mean: NDArray[np.float32] = checkpoint.tensor(embed).astype(np.float32) + checkpoint.tensor(head).astype(np.float32)
+    mean /= 2
+    return mean

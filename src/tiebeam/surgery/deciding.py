@@ -75,8 +75,8 @@ def plan_tie(case: Case) -> Plan:
         assert pair.head
         if pair.embed.dtype != pair.head.dtype or "rounding" in report.how:
             raise BadRequest(
-                f"the two matrices of {report.model} are equal only up to rounding ({report.how}); say which one stays: "
-                "--keep embed or --keep head"
+                f"the two matrices of {report.model} are equal only up to rounding ({report.how}); say which "
+                "one stays: --keep embed or --keep head"
             )
         edit = drop_head(case) | drop_followers(case) | flags
     else:
@@ -98,9 +98,7 @@ def plan_keep(case: Case, keep: str) -> Plan:
     assert pair.head
     E, W = pair.embed, pair.head
     if E.shape != W.shape:
-        raise BadRequest(
-            f"embed is {list(E.shape)} but head is {list(W.shape)}; one matrix cannot serve both ends of different sizes"
-        )
+        raise BadRequest(f"embed is {list(E.shape)} but head is {list(W.shape)}; one matrix cannot serve both ends")
     if keep == "embed":
         edit = Edit(drop=frozenset({case.head}))
     elif keep == "head":

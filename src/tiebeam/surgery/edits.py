@@ -75,7 +75,9 @@ class Edit:
 
     def __or__(self, other: Edit) -> Edit:
         """Both; they must not speak about the same tensor."""
-        assert not (self.drop & other.drop or set(self.rename) & set(other.rename) or set(self.copy) & set(other.copy))
+        assert not self.drop & other.drop
+        assert not self.rename.keys() & other.rename.keys()
+        assert not self.copy.keys() & other.copy.keys()
         return Edit(
             self.drop | other.drop,
             {**self.rename, **other.rename},

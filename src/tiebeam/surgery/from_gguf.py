@@ -46,7 +46,7 @@ _FOLDED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.
 
 
 def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[str, str]]:
-    """The weights in `dtype`, config.json, and the tokenizer where it can be rebuilt; and the new name of each tensor."""
+    """The weights in `dtype`, config.json, the tokenizer where it can be rebuilt; and the new name of each tensor."""
     config = _config(checkpoint, dtype)
     family = config["model_type"]
     theirs, ours = GGUF[family], HUGGING_FACE[family]

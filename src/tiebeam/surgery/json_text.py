@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from json.decoder import scanstring
 from typing import Any
 
 from tiebeam.errors import UnreadableInput
@@ -45,7 +44,7 @@ def _members(text: str, begin: int) -> dict[str, tuple[int, int]]:
     members: dict[str, tuple[int, int]] = {}
     at = _skip(text, begin + 1)
     while text[at] != "}":
-        key, at = scanstring(text, at + 1)
+        key, at = _DECODER.raw_decode(text, at)
         at = _skip(text, _skip(text, at) + 1)
         end = _DECODER.raw_decode(text, at)[1]
         members[key] = (at, end)

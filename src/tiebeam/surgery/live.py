@@ -124,7 +124,7 @@ def count(model: nn.Module, trainable: bool = False) -> int:
         if pointer is None or not parameter.is_contiguous():
             total += parameter.numel()
             continue
-        begin = parameter.storage_offset()
+        begin = int(parameter.storage_offset())
         spans.setdefault((parameter.device, parameter.dtype, pointer), []).append((begin, begin + parameter.numel()))
     for ranges in spans.values():
         reached = 0
@@ -150,8 +150,11 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _ends(model: nn.Module, embed: str | None, head: str | None) -> tuple[Slot, Slot]:
-    named = {f"{path}.{attribute}".lstrip("."): Slot(module, attribute, f"{path}.{attribute}".lstrip("."))
-             for path, module in model.named_modules(remove_duplicate=False) for attribute in module._parameters}  # fmt: skip
+    named = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for attribute in module._parameters:
+            name = f"{path}.{attribute}" if path else attribute
+            named[name] = Slot(module, attribute, name)
     if embed is None or head is None:
         found = _accessors(model) or _guessed(named)
         embed, head = embed or found[0], head or found[1]
@@ -263,8 +266,8 @@ def _refuse_untieable(model: Any) -> None:
     """A class that never ties would start a random head when it is loaded again."""
     if hasattr(model, "save_pretrained") and not getattr(model, "_tied_weights_keys", None):
         raise BadRequest(
-            f"{type(model).__name__} cannot be loaded tied (it has no _tied_weights_keys): the tie would be lost at the "
-            "next save and load"
+            f"{type(model).__name__} cannot be loaded tied (it has no _tied_weights_keys): the tie would be lost at "
+            "the next save and load"
         )
 
 
