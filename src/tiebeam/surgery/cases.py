@@ -66,7 +66,7 @@ class Case:
         known: list[str] = list(getattr(self.architecture, end)) if self.architecture else []
         if not known:
             raise BadRequest(
-                f"where {self.checkpoint.architecture or 'this model'} keeps its {end} is not known; name it: --{end} NAME"
+                f"where {self.checkpoint.architecture or 'this model'} keeps its {end} is not known; name it (--{end})"
             )
         if self.architecture and self.architecture.model_type == "gpt_neox" and end == "head":
             return "embed_out.weight"  # its name on disk in every version; lm_head is its name in memory

@@ -1,0 +1,90 @@
+"""What each idea of `tie --joint` is worth: nats per token on text that nothing was fitted to, one idea added at a time.
+
+    python bench/joint/pair.py --minutes 40 --out .cache/untied
+    python bench/joint/ideas.py .cache/untied --texts .cache/texts [--rank 1.0] [--calibrate wiki,code,shakespeare]
+
+Prints a Markdown table: a row per recipe, a column per kind of text, and the mean of what was lost. With
+`--calibrate wiki` the other kinds are text of a kind that the calibration never saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tiebeam.decode import Decoder, Table
+from tiebeam.surgery import open_case
+from tiebeam.surgery.joint import Calibration, Recipe, calibrate
+from tiebeam.surgery.joint.fitting import fit, tables_of
+from tiebeam.surgery.joint.planning import pair_rows
+
+KINDS = ("wiki", "code", "shakespeare")
+
+
+def loss(decoder: Decoder, tokens: list[int]) -> float:
+    return decoder.perplexity(tokens, context=256).nats_per_token
+
+
+def recipes(rank: int, vocab: int) -> dict[str, Recipe]:
+    """Each adds one idea to the one before it."""
+    plain = Recipe(rank, balance=1.0, ridge=None, uniform=1.0, predicted=0.0)
+    counts = replace(plain, uniform=1e-9)
+    smooth = replace(counts, uniform=0.05)
+    predicted = replace(smooth, predicted=0.45)
+    metric = replace(predicted, ridge=0.02)
+    balance = replace(metric, balance=None)
+    return {
+        "joint, rows alike": plain,
+        "+ rows by their counts": counts,
+        "+ a uniform share of 0.05": smooth,
+        "+ the model's own predictions": predicted,
+        "+ the head in the metric of its hidden states": metric,
+        "+ the balance chosen on held-out text": balance,
+        f"+ the {vocab // 64} worst rows exact": replace(balance, exact_rows=vocab // 64),
+        f"+ the {vocab // 16} worst rows exact": replace(balance, exact_rows=vocab // 16),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--calibrate", default="wiki,code,shakespeare")
+    parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
+    parser.add_argument("--tokens", type=int, default=8192, help="test tokens of each kind")
+    options = parser.parse_args()
+    case = open_case(options.model)
+    decoder = Decoder.open(case.checkpoint)
+    rows, V, D = pair_rows(case)
+    tests = {
+        kind: decoder.encode((options.texts / f"{kind}.test.txt").read_text(encoding="utf-8"))[: options.tokens]
+        for kind in KINDS
+    }
+    text = "\n".join(
+        (options.texts / f"{kind}.calibrate.txt").read_text(encoding="utf-8") for kind in options.calibrate.split(",")
+    )
+    calibration: Calibration = calibrate(decoder, text)
+    base = {kind: loss(decoder, tokens) for kind, tokens in tests.items()}
+    E, W = rows(0, V)
+    print(f"rank {options.rank:g} D, calibrated on {options.calibrate}: {calibration.tokens:,} tokens\n")
+    print(f"| | {' | '.join(KINDS)} | mean loss |\n|---|{'---:|' * (len(KINDS) + 1)}")
+
+    def show(name: str, decoder: Decoder) -> None:
+        nats = {kind: loss(decoder, tokens) for kind, tokens in tests.items()}
+        lost = np.mean([nats[kind] - base[kind] for kind in KINDS])
+        print(f"| {name} | {' | '.join(f'{nats[kind]:.3f}' for kind in KINDS)} | {lost:+.3f} |", flush=True)
+
+    show("the model as it is", decoder)
+    for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
+        show(name, decoder.with_ends(Table(matrix), Table(matrix)))
+    for name, recipe in recipes(round(options.rank * D), V).items():
+        fitted = fit(decoder, rows, calibration, recipe)
+        chosen = f" ({fitted.recipe.balance:g})" if recipe.balance is None else ""
+        show(name + chosen, decoder.with_ends(*tables_of(rows, V, fitted.factors, fitted.exact)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The arithmetic: sums over rows, eigenvectors, factors. See the room's docstring for the derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Rows = Callable[[int, int], tuple[Array, Array]]
+"""(start, stop) -> those rows of E and of W, float32 [n, D] each."""
+
+_BLOCK = 1 << 22  # numbers in one block of rows
+_DOUBLE = 6144  # larger Gram matrices are solved in single precision: in double they would take 2.7 GB at 2D = 8192
+
+
+@dataclass(frozen=True)
+class Moments:
+    """E'wE, E'wW and W'wW [D, D] each, in float64, with the weights w [V] (they sum to one) that made them."""
+
+    embed: Array
+    cross: Array
+    head: Array
+    weights: Array
+
+    @property
+    def dim(self) -> int:
+        return int(self.embed.shape[0])
+
+
+def row_blocks(vocab: int, dim: int) -> Iterator[tuple[int, int]]:
+    step = max(1, _BLOCK // (2 * dim))
+    return ((start, min(start + step, vocab)) for start in range(0, vocab, step))
+
+
+def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], None] = lambda n: None) -> Moments:
+    """One pass over the rows, in blocks; a block is multiplied in float32 where it is large, and summed in float64."""
+    embed, cross, head = (np.zeros((dim, dim)) for _ in range(3))
+    precision = np.float64 if dim <= 1024 else np.float32
+    for start, stop in row_blocks(len(weights), dim):
+        e, w = rows(start, stop)
+        scaled = weights[start:stop, None].astype(precision)
+        e, w = e.astype(precision, copy=False), w.astype(precision, copy=False)
+        embed += e.T @ (scaled * e)
+        cross += e.T @ (scaled * w)
+        head += w.T @ (scaled * w)
+        progress(stop - start)
+    return Moments(embed, cross, head, weights)
+
+
+def without_rows(moments: Moments, rows: Rows, ids: Array) -> Moments:
+    """The sums as they are without some rows, which are kept exactly and need no room in the table."""
+    weights = moments.weights.copy()
+    embed, cross, head = moments.embed.copy(), moments.cross.copy(), moments.head.copy()
+    for i in ids.tolist():
+        e, w = (x[0].astype(np.float64) for x in rows(i, i + 1))
+        embed -= weights[i] * np.outer(e, e)
+        cross -= weights[i] * np.outer(e, w)
+        head -= weights[i] * np.outer(w, w)
+        weights[i] = 0.0
+    return Moments(embed, cross, head, weights)
+
+
+def square_roots(C: Array) -> tuple[Array, Array]:  # [D, D] -> C^1/2, C^-1/2
+    values, vectors = np.linalg.eigh(C)
+    values = np.maximum(values, values.max() * 1e-12)
+    half = np.sqrt(values)
+    return (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues [2D], largest first, and their vectors [2D, 2D] as columns, for one balance and one metric."""
+
+    values: Array
+    vectors: Array
+    balance: float
+    root: Array
+    inverse_root: Array
+
+    @property
+    def total(self) -> float:
+        return float(self.values.sum())
+
+    def kept(self, rank: int) -> float:
+        """The share of the weighted energy that rank `rank` keeps."""
+        return float(self.values[:rank].sum()) / self.total if self.total else 1.0
+
+    def factors(self, rank: int) -> Factors:
+        dim = len(self.values) // 2
+        Q1, Q2 = self.vectors[:dim, :rank], self.vectors[dim:, :rank]  # [D, R] each
+        return Factors(
+            from_embed=(self.balance * Q1).astype(np.float32),
+            from_head=(self.root @ Q2).astype(np.float32),
+            embed_map=(Q1.T / self.balance).astype(np.float32),
+            head_map=(Q2.T @ self.inverse_root).astype(np.float32),
+        )
+
+
+def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:
+    """`balance` is relative to equal energy of both ends: 1 weighs them alike."""
+    root, inverse_root = roots
+    head = root @ moments.head @ root
+    energy = float(np.trace(moments.embed)), float(np.trace(head))
+    b = balance * float(np.sqrt(energy[1] / energy[0])) if energy[0] > 0 and energy[1] > 0 else balance
+    cross = b * (moments.cross @ root)
+    gram = np.block([[b * b * moments.embed, cross], [cross.T, head]])
+    if len(gram) > _DOUBLE:
+        gram = gram.astype(np.float32)
+    values, vectors = np.linalg.eigh(gram)
+    return Spectrum(np.maximum(values[::-1], 0.0).astype(np.float64), vectors[:, ::-1], b, root, inverse_root)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """S = E from_embed + W from_head; E ~ S embed_map, W ~ S head_map."""
+
+    from_embed: Array  # [D, R]
+    from_head: Array  # [D, R]
+    embed_map: Array  # [R, D]
+    head_map: Array  # [R, D]
+
+    @property
+    def rank(self) -> int:
+        return int(self.embed_map.shape[0])
+
+    def table(self, e: Array, w: Array) -> Array:  # [n, D], [n, D] -> [n, R]
+        """The shared rows of some rows of the two matrices."""
+        result: Array = (
+            e.astype(np.float32, copy=False) @ self.from_embed + w.astype(np.float32, copy=False) @ self.from_head
+        )
+        return result
+
+
+def factors_of(moments: Moments, C: Array | None, rank: int, balance: float = 1.0) -> Factors:
+    """All in one: sums, metric (None: plain), rank and balance -> factors."""
+    eye = np.eye(moments.dim)
+    return spectrum_of(moments, (eye, eye) if C is None else square_roots(C), balance).factors(rank)
+
+
+def row_errors(rows: Rows, spectrum: Spectrum, rank: int, weights: Array) -> Array:  # -> [V]
+    """What each row contributes to the weighted error: its energy outside the table's R directions."""
+    dim = len(spectrum.values) // 2
+    discarded = spectrum.vectors[:, rank:].astype(np.float32)  # [2D, 2D - R]
+    from_embed = spectrum.balance * discarded[:dim]
+    from_head = (spectrum.root @ discarded[dim:]).astype(np.float32)
+    errors = np.zeros(len(weights))
+    for start, stop in row_blocks(len(weights), dim):
+        e, w = rows(start, stop)
+        outside = e @ from_embed + w @ from_head  # [n, 2D - R]
+        errors[start:stop] = np.einsum("nr,nr->n", outside, outside, dtype=np.float64)
+    return errors * weights
