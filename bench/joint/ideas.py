@@ -1,4 +1,4 @@
-"""What each idea of `tie --joint` is worth: nats per token on text that nothing was fitted to, one idea added at a time.
+"""What each idea of `tie --joint` is worth: nats per token on text nothing was fitted to, one idea added at a time.
 
     python bench/joint/pair.py --minutes 40 --out .cache/untied
     python bench/joint/ideas.py .cache/untied --texts .cache/texts [--rank 1.0] [--calibrate wiki,code,shakespeare]
@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-
 from tiebeam.decode import Decoder, Table
+
 from tiebeam.surgery import open_case
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
 from tiebeam.surgery.joint.fitting import fit, tables_of

@@ -27,6 +27,9 @@ _MASK = re.compile(r"(^|\.)(attn|attention|self_attention)\.bias$")
 _PADDING = 1024  # rows that a table may have beyond the declared vocabulary, for alignment
 
 
+JOINT_TABLE = "tiebeam.table"
+
+
 @dataclass(frozen=True, slots=True)
 class Params:
     """Parameter counts. `head_share` is one matrix over the untied total."""
@@ -95,11 +98,16 @@ def inspect(
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     architecture = anatomy.lookup(checkpoint.architecture)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    if embed is None and head is None:
+    joint = embed is None and head is None and is_joint(checkpoint)
+    if joint:
+        found = anatomy.named_pair(shapes, JOINT_TABLE, None)
+    elif embed is None and head is None:
         found = anatomy.find_pair(shapes, checkpoint.config, architecture)
     else:
         found = anatomy.named_pair(shapes, embed, head)
-    if checkpoint.format == "gguf":
+    if joint:
+        declared = anatomy.Declared(True, f"{checkpoint.config_name}: tiebeam.joint")
+    elif checkpoint.format == "gguf":
         declared = anatomy.declared_in_gguf(checkpoint.tensors, checkpoint.architecture)
     else:
         declared = anatomy.resolve_declared(checkpoint.config, architecture, checkpoint.config_name)
@@ -138,6 +146,12 @@ def inspect(
         packed=found.packed,
         notes=tuple(notes),
     )
+
+
+def is_joint(checkpoint: Checkpoint) -> bool:
+    """Whether both ends are one table seen through two maps, as `tiebeam tie --joint` writes it."""
+    entry = (checkpoint.config or {}).get("tiebeam")
+    return isinstance(entry, dict) and "joint" in entry and JOINT_TABLE in checkpoint.tensors
 
 
 def _matrix(info: TensorInfo | None) -> Matrix | None:

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tiebeam.budget import human
+from tiebeam.cli import render
 from tiebeam.cli.surgical import common_options, print_outcome, print_plan, watching
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
-    from tiebeam.surgery import Case, How
+    from tiebeam.surgery import Case, How, Outcome
+    from tiebeam.surgery.joint import Joining
 
 
 @click.command(short_help="One matrix for both ends: exact where it can be, measured where it cannot.")
@@ -21,6 +24,17 @@ if TYPE_CHECKING:
     "damage is measured first, and --yes is needed.",
 )  # fmt: skip
 @click.option(
+    "--joint", is_flag=True,
+    help="Two different matrices: one shared table of rank R and two small maps, fitted to --text. Read by tiebeam, "
+    "and with --expand by every loader.",
+)  # fmt: skip
+@click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: the table's width [the model's].")
+@click.option(
+    "--exact-rows", type=click.IntRange(min=0), default=0, metavar="N",
+    help="With --joint: keep the N rows that would be hit worst as they are.",
+)  # fmt: skip
+@click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices again, for any loader.")
+@click.option(
     "--text", "texts", multiple=True, metavar="FILE",
     help="Text to measure on, and to calibrate --joint with; UTF-8, as near as possible to what the model will read. "
     "May be given several times.",
@@ -28,7 +42,8 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Write, knowing the damage that was measured.")
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
-    head: str | None, dtype: str, as_json: bool, quiet: bool, keep: str | None, texts: tuple[str, ...], yes: bool,
+    head: str | None, dtype: str, as_json: bool, quiet: bool, keep: str | None, joint: bool,
+    rank: int | None, exact_rows: int, expand: bool, texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model of SRC with one matrix for both ends, and every config level saying so.
 
@@ -43,6 +58,8 @@ def command(
     tiebeam tie ./merged ./tied                          a twin, exact
     tiebeam tie ./untied --dry-run --keep mean           what it would cost
     tiebeam tie ./untied ./tied --keep head --text my.txt --yes
+    tiebeam tie ./untied --dry-run --joint --text my.txt what each rank keeps, saves and costs
+    tiebeam tie ./untied ./tied --joint --text my.txt --rank 2560 --expand
     tiebeam tie model.gguf tied.gguf                     GGUF stays GGUF
 
     DST appears complete or not at all; SRC is never touched.
@@ -51,11 +68,18 @@ def command(
 
     if target is None and not dry_run:
         raise click.UsageError("name DST, or pass --dry-run")
+    if keep and joint:
+        raise click.UsageError("--keep and --joint are two ways; choose one")
+    if not joint and (rank or exact_rows or expand):
+        raise click.UsageError("--rank, --exact-rows and --expand go with --joint")
     case = open_case(source, embed=embed, head=head, target=target, dtype=dtype)
     with watching(quiet or as_json) as watch:
         how = How(force=force, link=link, prove=not no_proof, watch=watch)
         if keep:
             _keep(case, target, keep, texts, how, yes, dry_run, as_json)
+            return
+        if joint:
+            _joint(case, target, rank, exact_rows, expand, texts, how, dry_run, as_json)
             return
         plan = plan_tie(case)
         outcome = None if dry_run or target is None else carry_out(plan, target, how)
@@ -88,3 +112,57 @@ def _keep(
         click.echo(f"{keep} for both ends: {damage.sentence}", err=True)
     outcome = replace(carry_out(plan, target, how), measured=damage.to_dict())
     print_outcome(outcome, as_json, damage.sentence)
+
+
+def _joint(
+    case: Case, target: str | None, rank: int | None, exact_rows: int, expand: bool, texts: tuple[str, ...], how: How,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from tiebeam.surgery import carry_out
+    from tiebeam.surgery.damage import read_texts
+    from tiebeam.surgery.joint import Recipe, join
+    from tiebeam.surgery.joint.planning import pair_rows
+
+    if not texts:
+        raise BadRequest(
+            "--joint needs --text: which rows and directions matter is learned from text of the kind that the model "
+            "will read; fitted to nothing, the same table costs several nats instead of a few hundredths"
+        )
+    _, _, D = pair_rows(case)
+    recipe = Recipe(rank or D, exact_rows=exact_rows)
+    joining = join(case, read_texts(texts), recipe, how.watch)
+    plan = joining.plan(expand)
+    if not as_json:
+        _print_spectrum(joining)
+    if dry_run or target is None:
+        print_plan(plan, as_json, "", {"spectrum": joining.spectrum()})
+        return
+    outcome = carry_out(plan, target, how)
+    print_outcome(outcome, as_json, _lost_and_saved(outcome))
+
+
+def _print_spectrum(joining: Joining) -> None:
+    fitted, console = joining.fitted, render.console()
+    console.print(
+        f"fitted to {joining.calibration.tokens:,} tokens; the two ends in balance at {fitted.recipe.balance:g}; "
+        f"the model as it is: {fitted.before:.3f} nats per token on text held out"
+    )
+    rows = [["rank", "energy kept", "saves", "nats per token"]]
+    for line in joining.spectrum():
+        measured = line["rank"] == fitted.recipe.rank
+        nats = f"{line['nats']:.3f} {'measured' if measured else 'predicted'}"
+        rows.append([f"{line['rank']:,}", f"{line['energy']:.4%}", human(line["saved"]), nats])
+    for text in render.columns(rows, ">>><"):
+        console.print(text)
+
+
+def _lost_and_saved(outcome: Outcome) -> str:
+    m, before, after = outcome.measured, outcome.before.params, outcome.after.params
+    if not m:
+        return ""
+    saved = before.stored - after.stored
+    share = f"{human(saved)} parameters saved ({saved / before.stored:.1%})" if saved > 0 else "no parameters saved"
+    return (
+        f"{m['after'] - m['before']:+.3f} nats per token on held-out text ({m['before']:.3f} -> {m['after']:.3f}, KL "
+        f"{m['kl']:.4f}, the same next token {m['agreement']:.0%} of the time); {share}"
+    )

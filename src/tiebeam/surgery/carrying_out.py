@@ -46,6 +46,8 @@ class Plan:
     expect: Callable[[Report], str | None]
     exact: bool = True
     notes: tuple[str, ...] = ()
+    trial: Callable[[Checkpoint], Mapping[str, Any]] | None = None
+    """Where the logits are meant to change: runs the result before it is put in place, and returns what it measured."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -155,6 +157,7 @@ def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = DEFAULT) ->
             with explaining(where):
                 _write_card(stage, plan, digests)
         proof = _prove(plan, result, how)
+        measured = plan.trial(result) if plan.trial and how.prove else {}
         changed = sources.changed()
         if changed is not None:
             raise UnreadableInput(f"{changed} changed while it was being read; nothing was written, run it again")
@@ -176,6 +179,7 @@ def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = DEFAULT) ->
         proof=proof,
         left=others.left if not as_file else (),
         notes=tuple(notes),
+        measured=measured,
     )
 
 

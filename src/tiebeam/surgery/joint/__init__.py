@@ -28,17 +28,20 @@ from tiebeam.surgery.joint.calibration import Calibration, calibrate
 from tiebeam.surgery.joint.decomposition import Factors, Moments, Spectrum, factors_of, moments_of
 from tiebeam.surgery.joint.fitting import Fit, Recipe, fit
 from tiebeam.surgery.joint.planning import plan_expand, plan_joint
+from tiebeam.surgery.joint.tying import Joining, join
 
 __all__ = [
     "Calibration",
     "Factors",
     "Fit",
+    "Joining",
     "Moments",
     "Recipe",
     "Spectrum",
     "calibrate",
     "factors_of",
     "fit",
+    "join",
     "moments_of",
     "plan_expand",
     "plan_joint",

@@ -64,8 +64,8 @@ def calibrate(
     tokens = decoder.encode(text) if isinstance(text, str) else list(text)
     if len(tokens) < _FEWEST_TOKENS:
         raise BadRequest(
-            f"{len(tokens):,} tokens are too few to calibrate with; give at least {_FEWEST_TOKENS:,}, better 100,000, of "
-            "the kind of text that the model will read"
+            f"{len(tokens):,} tokens are too few to calibrate with; give at least {_FEWEST_TOKENS:,}, better 100,000, "
+            "of the kind of text that the model will read"
         )
     length = min(_RUN, decoder.spec.context, max(32, len(tokens) // _HELD_OUT))
     runs = [tokens[at : at + length] for at in range(0, len(tokens), length)]

@@ -18,7 +18,8 @@ from tiebeam.checkpoint import dtypes
 from tiebeam.checkpoint.copying import Made
 from tiebeam.checkpoint.writing import Entry
 from tiebeam.errors import BadRequest
-from tiebeam.inspection import Report
+from tiebeam.inspection import JOINT_TABLE, Report
+from tiebeam.pair import Tie
 from tiebeam.surgery.carrying_out import Plan
 from tiebeam.surgery.cases import Case
 from tiebeam.surgery.edits import Edit
@@ -27,7 +28,7 @@ from tiebeam.surgery.joint.fitting import Fit
 from tiebeam.surgery.repairs import set_flag
 
 Array = NDArray[Any]
-TABLE, EMBED_MAP, HEAD_MAP = "tiebeam.table", "tiebeam.embed_map", "tiebeam.head_map"
+TABLE, EMBED_MAP, HEAD_MAP = JOINT_TABLE, "tiebeam.embed_map", "tiebeam.head_map"
 EXACT = "tiebeam.exact_rows", "tiebeam.exact_embed", "tiebeam.exact_head"
 
 
@@ -142,6 +143,8 @@ def _expanded(
 
 
 def _is_joint(report: Report) -> str | None:
+    if report.tie is not Tie.SHARED or report.pair.embed is None or report.pair.embed.name != TABLE:
+        return f"its pair is {report.tie}, not one shared table"
     return None
 
 
