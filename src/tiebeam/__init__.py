@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
     from tiebeam.pair import Matrix, Pair, Tie
+    from tiebeam.surgery import tie, untie
+    from tiebeam.surgery.live import count, share_storage, tie_, untie_
 
 _HOME = {
     "Budget": "tiebeam.budget",
@@ -30,11 +32,17 @@ _HOME = {
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.live",
+    "count": "tiebeam.surgery.live",
     "examine": "tiebeam.doctor",
     "guard": "tiebeam.doctor.live",
     "inspect": "tiebeam.inspection",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
+    "share_storage": "tiebeam.surgery.live",
+    "tie": "tiebeam.surgery",
+    "tie_": "tiebeam.surgery.live",
+    "untie": "tiebeam.surgery",
+    "untie_": "tiebeam.surgery.live",
 }
 
 __all__ = [
@@ -50,11 +58,17 @@ __all__ = [
     "TiebeamError",
     "__version__",
     "assert_saved",
+    "count",
     "examine",
     "guard",
     "inspect",
     "open_checkpoint",
     "price",
+    "share_storage",
+    "tie",
+    "tie_",
+    "untie",
+    "untie_",
 ]
 
 

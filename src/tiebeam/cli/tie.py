@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -64,6 +65,7 @@ def command(
 
     DST appears complete or not at all; SRC is never touched.
     """
+    from tiebeam.checkpoint.staging import check_target
     from tiebeam.surgery import How, carry_out, open_case, plan_tie
 
     if target is None and not dry_run:
@@ -73,6 +75,8 @@ def command(
     if not joint and (rank or exact_rows or expand):
         raise click.UsageError("--rank, --exact-rows and --expand go with --joint")
     case = open_case(source, embed=embed, head=head, target=target, dtype=dtype)
+    if target is not None and not dry_run:
+        check_target(Path(source), Path(target), force)  # before minutes of measuring, not after
     with watching(quiet or as_json) as watch:
         how = How(force=force, link=link, prove=not no_proof, watch=watch)
         if keep:
@@ -123,12 +127,12 @@ def _joint(
     from tiebeam.surgery.joint import Recipe, join
     from tiebeam.surgery.joint.planning import pair_rows
 
+    _, _, D = pair_rows(case)
     if not texts:
         raise BadRequest(
             "--joint needs --text: which rows and directions matter is learned from text of the kind that the model "
             "will read; fitted to nothing, the same table costs several nats instead of a few hundredths"
         )
-    _, _, D = pair_rows(case)
     recipe = Recipe(rank or D, exact_rows=exact_rows)
     joining = join(case, read_texts(texts), recipe, how.watch)
     plan = joining.plan(expand)
