@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tiebeam.decode import Decoder, Table
 
+from tiebeam.decode import Decoder, Table
 from tiebeam.surgery import open_case
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
 from tiebeam.surgery.joint.fitting import fit, tables_of

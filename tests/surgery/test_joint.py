@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tiebeam.decode import Decoder
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tiebeam.checkpoint import dtypes
+from tiebeam.decode import Decoder
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
