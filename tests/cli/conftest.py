@@ -1,6 +1,14 @@
-"""Run a verb as the console does, and hand back (exit code, standard output, standard error)."""
+"""Run a verb as the console does, and hand back what it left."""
+
+from typing import NamedTuple
 
 import pytest
+
+
+class Done(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
@@ -15,7 +23,6 @@ def run(capsys, monkeypatch):
             code = 0
         except SystemExit as stop:
             code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
+        return Done(code, *capsys.readouterr())
 
     return run

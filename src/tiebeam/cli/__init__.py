@@ -72,9 +72,11 @@ def tiebeam() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The console entry point: run a verb, turn errors into one sentence and an exit code."""
     try:
-        tiebeam.main(arguments, prog_name="tiebeam", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = tiebeam.main(
+            arguments, prog_name="tiebeam", standalone_mode=False
+        )  # a verb's Exit comes back as its code
+        if isinstance(code, int) and code:
+            sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

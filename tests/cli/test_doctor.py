@@ -1,0 +1,135 @@
+"""`tiebeam doctor` as a person, a program and a CI job meet it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from building import llama_config, table, write_model
+from tiebeam.doctor import CODES
+
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture
+def torn(tmp_path):
+    tensors = {EMBED: table(0), HEAD: table(1), "model.norm.weight": np.ones(8, np.float32)}
+    return write_model(tmp_path / "zoo" / "torn", tensors, llama_config(tie_word_embeddings=True))
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    tensors = {EMBED: table(0), "model.norm.weight": np.ones(8, np.float32)}
+    return write_model(tmp_path / "zoo" / "healthy", tensors, llama_config(tie_word_embeddings=True))
+
+
+def test_a_finding_has_evidence_cause_and_cure_and_the_exit_code_is_1(run, torn):
+    done = run("doctor", str(torn))
+    assert done.exit_code == 1
+    for word in (
+        "TB101 error",
+        "evidence",
+        "cause",
+        "cure",
+        "what each loader will do",
+        "vLLM",
+        "drops the stored head",
+    ):
+        assert word in done.stdout
+
+
+def test_a_healthy_model_is_told_so(run, healthy):
+    done = run("doctor", str(healthy))
+    assert done.exit_code == 0
+    assert "nothing found" in done.stdout
+
+
+def test_a_dry_run_shows_exactly_what_would_change_and_writes_nothing(run, torn):
+    before = {p.name: p.read_bytes() for p in torn.iterdir()}
+    done = run("doctor", str(torn), "--fix")
+    assert done.exit_code == 1
+    assert "tie_word_embeddings" in done.stdout
+    assert "--out" in done.stdout
+    assert {p.name: p.read_bytes() for p in torn.iterdir()} == before
+
+
+def test_fixing_writes_the_cured_model_and_refuses_to_overwrite(run, torn, tmp_path):
+    target = str(tmp_path / "cured")
+    assert run("doctor", str(torn), "--fix", "--out", target).exit_code == 0
+    assert run("doctor", target).exit_code == 0
+    again = run("doctor", str(torn), "--fix", "--out", target)
+    assert again.exit_code == 2
+    assert "--force" in again.stderr
+    assert run("doctor", str(torn), "--fix", "--out", target, "--force").exit_code == 0
+
+
+def test_several_models_end_in_a_table(run, torn, healthy):
+    done = run("doctor", str(torn), str(healthy))
+    assert done.exit_code == 1
+    rows = [line.split() for line in done.stdout.splitlines()[-3:]]
+    assert rows[0] == ["model", "tie", "errors", "warnings", "notes"]
+    assert rows[1][1:3] == ["torn", "1"]
+    assert rows[2][1:3] == ["shared", "0"]
+
+
+def test_a_tree_is_walked_and_what_cannot_be_read_does_not_stop_it(run, torn, healthy):
+    broken = torn.parent / "broken"
+    broken.mkdir()
+    (broken / "model.safetensors").write_bytes(b"nonsense")
+    done = run("doctor", "--recursive", str(torn.parent), "--json")
+    documents = json.loads(done.stdout)
+    assert len(documents) == 3
+    assert sum("error" in d for d in documents) == 1
+    assert done.exit_code == 1
+
+
+def test_sarif_names_the_rule_and_the_file(run, torn):
+    document = json.loads(run("doctor", str(torn), "--format", "sarif").stdout)
+    assert document["version"] == "2.1.0"
+    (result,) = document["runs"][0]["results"]
+    assert result["ruleId"] == "TB101"
+    assert result["level"] == "error"
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("torn/config.json")
+    assert document["runs"][0]["tool"]["driver"]["rules"][0]["id"] == "TB101"
+
+
+def test_github_annotations_are_one_line_each(run, torn):
+    (line,) = run("doctor", str(torn), "--format", "github").stdout.splitlines()
+    assert line.startswith("::error file=")
+    assert "title=TB101 " in line
+
+
+def test_every_code_can_be_listed_and_explained(run):
+    listed = run("doctor", "--list").stdout
+    assert all(code in listed for code in CODES)
+    done = run("doctor", "--explain", "tb101")
+    assert done.exit_code == 0
+    assert "## Cause" in done.stdout
+    assert run("doctor", "--explain", "TB999").exit_code == 2
+
+
+def test_an_adapter_is_examined_beside_its_base(run, tmp_path):
+    import peft
+
+    from tiny_models import build
+
+    base = build("llama", tie_word_embeddings=True)
+    base.save_pretrained(tmp_path / "base")
+    base.name_or_path = str(tmp_path / "base")  # what a base that was loaded from disk carries
+    config = peft.LoraConfig(r=2, target_modules=["lm_head"])
+    peft.get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
+    done = run("doctor", str(tmp_path / "adapter"))
+    assert "TB401" in done.stdout
+    assert "merge" in done.stdout
+
+
+def test_nothing_named_is_a_usage_error(run):
+    assert run("doctor").exit_code == 2
+
+
+def test_the_hook_finds_the_models_of_a_commit(tmp_path, torn, healthy):
+    from tiebeam.cli.hook import models_of
+
+    files = [str(torn / "config.json"), str(torn / "model.safetensors"), str(tmp_path / "notes" / "config.json")]
+    assert models_of(files) == [str(torn)]
+    assert models_of(["a/model.gguf"]) == ["a/model.gguf"]
