@@ -49,15 +49,21 @@ def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int = 5, warm
 
 def in_child(program: str, *arguments: str) -> dict[str, float]:
     """Run Python source in a fresh process; it may print one JSON object, to which the peak RSS in bytes is added."""
-    tail = (
-        "\nimport resource as _r, json as _j, sys as _s"
-        "\nprint(_j.dumps({'peak_rss': _r.getrusage(_r.RUSAGE_SELF).ru_maxrss * 1024}), file=_s.stderr)"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", program + tail, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program + _PEAK, *arguments], capture_output=True, text=True, check=True
     )
     printed = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
     return {**printed, **json.loads(done.stderr.strip().splitlines()[-1])}
+
+
+# VmHWM and not ru_maxrss where there is /proc: the latter still counts the parent that the child was forked from.
+_PEAK = """
+import json as _j, pathlib as _p, resource as _r, sys as _s
+_status = _p.Path("/proc/self/status")
+_lines = _status.read_text().splitlines() if _status.exists() else []
+_peak = next((int(l.split()[1]) for l in _lines if l.startswith("VmHWM")), _r.getrusage(_r.RUSAGE_SELF).ru_maxrss)
+print(_j.dumps({"peak_rss": _peak * 1024}), file=_s.stderr)
+"""
 
 
 def read_bandwidth(megabytes: int = 512) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def plain_forward(t: dict[str, np.ndarray], tokens: list[int], cap: float = 30.0
         half = N // 2
         y = x.copy()
         for j in range(half):
-            angle = position * 10000.0 ** (-2 * j / N)
+            angle = -position * 10000.0 ** (-2 * j / N)
             y[j] = x[j] * math.cos(angle) - x[half + j] * math.sin(angle)
             y[half + j] = x[half + j] * math.cos(angle) + x[j] * math.sin(angle)
         return y
@@ -140,6 +141,27 @@ def test_golf_agrees_with_the_plain_forward(form, tmp_path: Path):
     cache = decoder.cache(len(tokens))
     steps = [decoder.unembed(decoder.forward([token], cache)) for token in tokens]
     np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("form", [{}, {"tie": False}, {"bridge": True}, {"embed_dim": 12}], ids=str)
+def test_what_our_own_module_saves_runs_the_same(form, tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    from tiebeam.nn import GPT, GPTConfig
+
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab=V, dim=D, layers=L, heads=H, kv_heads=K, arch="golf", context=64, **form))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+        expected = model(torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]))[0].numpy()
+    said, stored = model.export()
+    save_file(stored, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    decoder = Decoder.open(tmp_path)
+    assert decoder.notes == ()
+    np.testing.assert_allclose(decoder.logits([3, 1, 4, 1, 5, 9, 2, 6]), expected, rtol=0, atol=2e-4)
 
 
 def test_the_cap_is_the_configured_one(tmp_path: Path):

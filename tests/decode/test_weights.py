@@ -111,3 +111,18 @@ def test_dtype_rounds_as_torch_does(llama, dtype):
 def test_an_unknown_dtype_is_refused(llama):
     with pytest.raises(BadRequest, match="'int8' is not one of float32, float64, float16, bfloat16"):
         Decoder.open(llama, dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_pytorch_files_run_the_same(family, dtype, tmp_path):
+    model = lively(family).to(dtype)
+    model.config.save_pretrained(tmp_path)
+    state = model.state_dict()
+    name = next(name for name in state if name.endswith(("mlp.c_fc.weight", "mlp.down_proj.weight")))
+    state[name] = state[name].T.contiguous().T  # a view with strides, as a fine-tune may leave behind
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    decoder = Decoder.open(tmp_path)
+    save(model, tmp_path / "other")
+    assert decoder.notes == ()
+    np.testing.assert_array_equal(decoder.logits(TOKENS), Decoder.open(tmp_path / "other").logits(TOKENS))

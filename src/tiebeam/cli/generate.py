@@ -22,7 +22,9 @@ _DEFAULT_NEW = 64
 @click.command(short_help="Text, on NumPy.")
 @click.argument("model")
 @click.argument("prompt", required=False)
-@click.option("-n", "--new", type=int, metavar="N", help=f"How many tokens to make. Default: {_DEFAULT_NEW}.")
+@click.option(
+    "-n", "--new", type=int, metavar="N", help=f"How many tokens to make. Default: {_DEFAULT_NEW}, if they fit."
+)
 @click.option(
     "--temperature", type=float, default=0.0, metavar="T", help="Draw at this temperature. Default: 0, greedy."
 )
@@ -77,13 +79,15 @@ def command(
         raise BadRequest("give a PROMPT, or its ids with --tokens 1,2,3" + (", not both" if prompt else ""))
     if top is not None and top < 1:
         raise BadRequest(f"--top {top} would print nothing; ask for at least 1")
-    new = (_DEFAULT_NEW if top is None and logits is None else 0) if new is None else new
     text = sys.stdin.read() if prompt == "-" else prompt
 
     start = time.perf_counter()
     decoder = Decoder.open(model, embed=embed, head=head, dtype=dtype)
     ids = ids if text is None else decoder.encode(text)
     assert ids is not None
+    if new is None:  # nobody asked for a number: what the context leaves is enough
+        room = max(1, decoder.spec.context - len(ids))
+        new = min(_DEFAULT_NEW, room) if top is None and logits is None else 0
     stream = decoder.generate(ids, new, sampling=sampling)  # checks everything, runs nothing yet
     opened = time.perf_counter() - start
     notes = [*decoder.notes, *_spelling(decoder)]

@@ -8,6 +8,7 @@ the decoder does not have is refused by name: a model run *almost* right is wors
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -180,7 +181,7 @@ def _golf(f: Fields, family: str) -> Spec:
     """Written by `tiebeam train --arch golf`; its tensor names are in names.py."""
     dim, heads = f.count("hidden_size"), f.count("num_attention_heads")
     head_dim = _divide(dim, heads, f)
-    layer = Layer(rope=_rope(f, head_dim), scale=head_dim**-0.5)
+    layer = Layer(rope=replace(_rope(f, head_dim), backwards=True), scale=head_dim**-0.5)
     return Spec(
         family=family,
         vocab=f.count("vocab_size"),

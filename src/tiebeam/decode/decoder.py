@@ -210,8 +210,8 @@ class Decoder:
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if n < 0:
             raise BadRequest(f"{n} new tokens cannot be made")
-        self._check_length(len(tokens), n)
         self.check(tokens)
+        self._check_length(len(tokens), n)
         return self._generate(tokens, n, sampling, stop)
 
     def _generate(self, tokens: list[int], n: int, sampling: Sampling, stop: bool) -> Iterator[Token]:

@@ -20,7 +20,7 @@ def tables(rope: Rope, length: int, dtype: np.dtype[Any]) -> tuple[Array, Array]
     """cos and sin for positions 0 .. length-1 of a sequence that will grow to `length`."""
     inverse, factor = frequencies(rope, length)
     angles = np.arange(length, dtype=dtype)[:, None] * inverse.astype(dtype)
-    return np.cos(angles) * factor, np.sin(angles) * factor
+    return np.cos(angles) * factor, np.sin(angles) * (-factor if rope.backwards else factor)
 
 
 def frequencies(rope: Rope, length: int) -> tuple[Array, float]:  # -> [R/2], the factor on cos and sin

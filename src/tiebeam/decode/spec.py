@@ -18,6 +18,8 @@ class Rope:
     theta: float
     kind: str = "default"
     scaling: Mapping[str, Any] = field(default_factory=dict)
+    backwards: bool = False
+    """parameter-golf turns by -angle, which with given weights is another function."""
 
 
 @dataclass(frozen=True, slots=True)
