@@ -24,6 +24,7 @@ def transcripts(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.real
+@pytest.mark.xdist_group("readme")  # each command finds what the one before it left
 @pytest.mark.parametrize(("command", "expected"), transcripts(ROOT / "README.md"))
 def test_readme_transcript(command, expected, demo_directory):
     program, *arguments = shlex.split(command)
