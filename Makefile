@@ -20,9 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP)
 
 run: $(STAMP)
-	@$(BIN)/tiebeam plan --model phi-4-mini
-	@echo
-	@$(BIN)/tiebeam models
+	@$(BIN)/tiebeam compare --out comparison
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -26,6 +26,9 @@ VERBS = {
     "train": "A small GPT, tied or not, from text to checkpoint.",
     "pack": "The quantised, compressed artifact of a run, and what the rounding cost.",
     "unpack": "A checkpoint back from an artifact.",
+    "compare": "Tied against untied on your text, with a report to open.",
+    "bigrams": "What a tied, bridged and untied direct path can say, in bits.",
+    "lens": "The direct path of a real model: symmetry, rank, neighbours.",
 }
 
 

@@ -83,7 +83,7 @@ class Decoder:
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         weights = Weights(checkpoint, dtype)
-        config, where = _config(checkpoint)
+        config, where = model_config(checkpoint)
         spec = spec_of(config, where)
         if checkpoint.format == "gguf":
             spec = replace(spec, norm_offset=0.0)  # the converter has added it
@@ -287,7 +287,7 @@ class Decoder:
         raise UnreadableInput(f"{self.source} overflows on this input: the weights are finite, the activations are not")
 
 
-def _config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
+def model_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
     if checkpoint.format == "gguf":
         from tiebeam.decode.gguf import config_of
 

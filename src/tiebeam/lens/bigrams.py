@@ -91,11 +91,12 @@ def _signs(dim: int) -> Array:
 def _hidden(form: str, w: dict[str, Array]) -> Array:  # -> [V, D], what meets the output table
     if form == "EDE":
         return w["E"] * _signs(w["E"].shape[1])
+    hidden: Array = w["E"]
     if form == "EME":
-        return np.asarray(w["E"] @ w["M"], np.float32)
-    if form == "EMLPE":
-        return np.asarray(np.maximum(w["E"] @ w["A"], 0) @ w["B"], np.float32)
-    return w["E"]
+        hidden = w["E"] @ w["M"]
+    elif form == "EMLPE":
+        hidden = np.maximum(w["E"] @ w["A"], 0) @ w["B"]
+    return hidden
 
 
 def _log_probabilities(form: str, w: dict[str, Array]) -> Array:  # -> [V, V]
@@ -109,15 +110,15 @@ def _gradients(form: str, w: dict[str, Array], counts: Array) -> dict[str, Array
     """Gradients of the mean cross-entropy over all counted pairs."""
     E, H = w["E"], _hidden(form, w)  # [V, D], [V, D]
     W = w.get("W", E)
-    z = H @ W.T  # [V, V]
+    z: Array = H @ W.T  # [V, V]
     z -= z.max(axis=1, keepdims=True)
     np.exp(z, out=z)
     rows = counts.sum(axis=1, keepdims=True)
     z *= rows / z.sum(axis=1, keepdims=True)
     z -= counts
-    z /= np.float32(rows.sum())
-    dH: Array = (z @ W).astype(np.float32, copy=False)
-    dW: Array = (z.T @ H).astype(np.float32, copy=False)
+    z /= rows.sum()
+    dH: Array = np.matmul(z, W)
+    dW: Array = np.matmul(z.T, H)
     if form == "EW":
         return {"E": dH, "W": dW}
     if form == "EE":

@@ -51,15 +51,15 @@ def pmi(counts: Bigrams, smoothing: float = 0.5) -> NDArray[np.float64]:  # -> [
 
 def bounds(matrix: NDArray[np.float64], dim: int) -> Bounds:  # [V, V]
     """The shares and residuals of a square matrix at rank `dim`."""
-    energy = float((matrix**2).sum())
+    energy = max(float((matrix**2).sum()), 1e-300)
     half = (matrix + matrix.T) / 2
     eigenvalues = np.linalg.eigvalsh(half)
     squares = eigenvalues**2
-    symmetric_energy = float(squares.sum())
+    symmetric_energy = max(float(squares.sum()), 1e-300)
     singular = np.linalg.svd(matrix, compute_uv=False) ** 2
     largest = np.sort(squares)[::-1]
     positive = np.sort(squares[eigenvalues > 0])[::-1]
-    antisymmetric = energy - symmetric_energy
+    antisymmetric = max(0.0, energy - symmetric_energy)
     return Bounds(
         dim=dim,
         antisymmetric=antisymmetric / energy,

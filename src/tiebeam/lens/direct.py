@@ -6,6 +6,9 @@ Gram matrix G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
 
   |M|^2 = tr(F'F W'W),  <M, M^T> = tr((W'F)^2), and the nonzero eigenvalues of (M + M^T)/2 are those of
   G^(1/2) K G^(1/2) with K = [[0, I], [I, 0]] / 2.
+
+What is about the two tables rather than the path (their angles, what one shared table could keep) comes from the
+same matrix of E and W as they are stored.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tiebeam.lens.ends import Ends, open_model_ends
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
-_BLOCK_ROWS = 4096
+_BLOCK_NUMBERS = 1 << 23  # of [F | W] at a time: 64 MB in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,9 @@ class Lens:
             x = x * self.ends.input_scale
         return (self.ends.final_norm(x) if self.norm else x).astype(np.float64)
 
+    def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they are stored
+        return self.ends.embed_rows(ids).astype(np.float64)
+
     def outputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D]
         return self.ends.head_rows(ids).astype(np.float64)
 
@@ -120,40 +126,67 @@ class Lens:
         names = tuple(labels) or tuple(self.label(int(i)) for i in places)
         return DirectPath(tuple(map(int, places)), names, matrix)
 
-    def continuations(self, token: int, count: int = 10) -> list[tuple[int, float]]:
-        """The tokens that the direct path alone would say next."""
-        x = self.inputs(self._checked([token]))[0]
-        return self._best(lambda rows: rows @ x, self.outputs, count, "scoring")
+    def continuations(self, tokens: Sequence[int], count: int = 10) -> list[list[tuple[int, float]]]:
+        """For each token, what the direct path alone would say next, with its logit."""
+        x = self.inputs(self._checked(tokens))
+        return self._best(lambda rows: x @ rows.T, self.outputs, len(x), count, "what the path would say")
 
-    def neighbours(self, token: int, table: str = "embed", count: int = 10) -> list[tuple[int, float]]:
-        """The nearest rows of one table by cosine, the token itself left out."""
-        read = {"embed": lambda ids: self.ends.embed_rows(ids).astype(np.float64), "head": self.outputs}.get(table)
+    def neighbours(self, tokens: Sequence[int], table: str, count: int = 10) -> list[list[tuple[int, float]]]:
+        """For each token, the nearest rows of one table by cosine, the token itself left out."""
+        read = {"embed": self.embeds, "head": self.outputs}.get(table)
         if read is None:
             raise BadRequest(f"a table is 'embed' or 'head', not {table!r}")
-        x = read(self._checked([token]))[0]
-        x = x / max(float(np.linalg.norm(x)), 1e-30)
-        near = self._best(
-            lambda rows: rows @ x / np.maximum(np.linalg.norm(rows, axis=1), 1e-30), read, count + 1, "comparing"
-        )
-        return [(i, c) for i, c in near if i != token][:count]
+        x = _unit(read(self._checked(tokens)))
+        near = self._best(lambda rows: x @ _unit(rows).T, read, len(x), count + 1, f"nearest by the {table}")
+        return [[(i, c) for i, c in row if i != token][:count] for token, row in zip(tokens, near, strict=True)]
 
     @cached_property
     def norms(self) -> tuple[Array, Array]:  # [V], [V]
         """Row norms of the two tables."""
-        found = [
-            (np.linalg.norm(self.ends.embed_rows(ids), axis=1), np.linalg.norm(self.outputs(ids), axis=1))
-            for ids in self._blocks("norms")
-        ]
-        return np.concatenate([e for e, _ in found]).astype(np.float64), np.concatenate([w for _, w in found])
+        self._stream()
+        return self._norms
+
+    @cached_property
+    def self_logits(self) -> Array:  # [V]
+        """What each token says about being followed by itself: the diagonal of the path."""
+        self._stream()
+        return self._diagonal
 
     @cached_property
     def gram(self) -> Array:  # [2D, 2D]
         """[F | W]^T [F | W], summed over the vocabulary."""
-        total: Array = np.zeros(())
+        self._stream()
+        return self._path_gram
+
+    @cached_property
+    def table_gram(self) -> Array:  # [2D, 2D]
+        """The same of the two tables as they are stored."""
+        self._stream()
+        return self._table_gram
+
+    def _stream(self) -> None:
+        """One pass over both tables for everything that needs all rows."""
+        if hasattr(self, "_path_gram"):
+            return
+        D = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
+        path, tables = np.zeros((2 * D, 2 * D)), np.zeros((2 * D, 2 * D))
+        norms: tuple[list[Array], list[Array]] = ([], [])
+        diagonal = []
         for ids in self._blocks("reading both tables"):
-            both = np.concatenate([self.inputs(ids), self.outputs(ids)], axis=1)  # [n, 2D]
-            total = total + both.T @ both
-        return total
+            E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
+            for total, left in ((path, F), (tables, E)):
+                total[:D, :D] += left.T @ left
+                total[:D, D:] += left.T @ W
+            tables[D:, D:] += W.T @ W
+            norms[0].append(np.linalg.norm(E, axis=1))
+            norms[1].append(np.linalg.norm(W, axis=1))
+            diagonal.append((F * W).sum(axis=1))
+        path[D:, D:] = tables[D:, D:]
+        for total in (path, tables):
+            total[D:, :D] = total[:D, D:].T
+        self._path_gram, self._table_gram = path, tables
+        self._norms = np.concatenate(norms[0]), np.concatenate(norms[1])
+        self._diagonal = np.concatenate(diagonal)
 
     @cached_property
     def energy(self) -> Energy:
@@ -175,20 +208,23 @@ class Lens:
 
     @cached_property
     def joint_spectrum(self) -> Array:  # [2D], descending, sums to 1
-        """Energy of [F | W] by rank, both sides of equal norm: what one shared table could keep of the pair."""
-        D = self.gram.shape[0] // 2
-        scale = np.concatenate([np.full(D, np.trace(self.gram[:D, :D])), np.full(D, np.trace(self.gram[D:, D:]))])
+        """Energy of [E | W] by rank, both tables of equal norm: what one shared table could keep of the pair."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        scale = np.concatenate([np.full(D, np.trace(G[:D, :D])), np.full(D, np.trace(G[D:, D:]))])
         scale = 1 / np.sqrt(np.maximum(scale, 1e-300))
-        values = np.linalg.eigvalsh(self.gram * scale[:, None] * scale[None])[::-1]
-        share: Array = np.maximum(values, 0) / max(float(values.sum()), 1e-300)
+        values = np.maximum(np.linalg.eigvalsh(G * scale[:, None] * scale[None])[::-1], 0)
+        share: Array = values / max(float(values.sum()), 1e-300)
         return share
 
     @cached_property
-    def angles(self) -> Array:  # [D] radians, ascending
-        """Principal angles between the column spaces of the two tables in the space of tokens."""
-        D = self.gram.shape[0] // 2
-        inner = _inverse_root(self.gram[:D, :D]) @ self.gram[:D, D:] @ _inverse_root(self.gram[D:, D:])
-        angles: Array = np.arccos(np.clip(np.linalg.svd(inner, compute_uv=False), -1, 1))
+    def angles(self) -> Array:  # [the smaller rank] radians, ascending
+        """Principal angles between the column spaces of the two tables in the space of tokens; all 0 for one table."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        (left, one), (right, two) = _inverse_root(G[:D, :D]), _inverse_root(G[D:, D:])
+        cosines = np.linalg.svd(left @ G[:D, D:] @ right, compute_uv=False)[: min(one, two)]
+        angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
 
     def label(self, token: int) -> str:
@@ -196,36 +232,53 @@ class Lens:
         return f"#{token}" if text is None else text
 
     def find(self, text: str) -> int:
-        """The one token that spells `text`."""
+        """The one token that spells `text`, or the token of an id written #123."""
+        if text.startswith("#") and text[1:].isdigit():
+            return int(self._checked([int(text[1:])])[0])
         ids = self.ends.encode(text)
         if len(ids) != 1:
-            pieces = ", ".join(repr(self.label(i)) for i in ids)
-            raise BadRequest(f"{text!r} is {len(ids)} tokens ({pieces}); name one token, or its id")
+            pieces = ", ".join(f"{self.label(i)!r} #{i}" for i in ids) or "none"
+            raise BadRequest(
+                f"{text!r} is not one token but {len(ids)} ({pieces}); name one, or its id as #{(*ids, 0)[0]}"
+            )
         return ids[0]
 
     def _checked(self, ids: Sequence[int]) -> NDArray[np.int64]:
         places = np.asarray(ids, np.int64)
         if places.size == 0:
             raise BadRequest("name at least one token")
-        if places.min() < 0 or places.max() >= self.vocab:
-            raise BadRequest(f"a token id lies in 0 .. {self.vocab - 1:,}; {int(places.max()):,} does not")
+        wrong = places[(places < 0) | (places >= self.vocab)]
+        if wrong.size:
+            raise BadRequest(f"a token id lies in 0 .. {self.vocab - 1:,}; {int(wrong[0]):,} does not")
         return places
 
     def _blocks(self, stage: str) -> Iterator[NDArray[np.int64]]:
-        for start in range(0, self.vocab, _BLOCK_ROWS):
+        width = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
+        size = max(64, _BLOCK_NUMBERS // (2 * width))
+        for start in range(0, self.vocab, size):
             self._report(stage, start, self.vocab)
-            yield np.arange(start, min(start + _BLOCK_ROWS, self.vocab))
+            yield np.arange(start, min(start + size, self.vocab))
         self._report(stage, self.vocab, self.vocab)
 
     def _best(
-        self, score: Callable[[Array], Array], read: Callable[[NDArray[np.int64]], Array], count: int, stage: str
-    ) -> list[tuple[int, float]]:
-        kept: list[tuple[int, float]] = []
+        self, score: Callable[[Array], Array], read: Callable[[NDArray[np.int64]], Array], rows: int, count: int,
+        stage: str,
+    ) -> list[list[tuple[int, float]]]:  # fmt: skip
+        """The `count` best ids of each of `rows` rows of scores, over the whole vocabulary."""
+        kept: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
         for ids in self._blocks(stage):
-            values = score(read(ids))
-            top = np.argsort(values)[::-1][:count]
-            kept = sorted(kept + [(int(ids[i]), float(values[i])) for i in top], key=lambda p: -p[1])[:count]
+            values = score(read(ids))  # [rows, n]
+            few = min(count, values.shape[1])
+            top = np.argpartition(-values, few - 1, axis=1)[:, :few]
+            for i in range(rows):
+                merged = kept[i] + [(int(ids[j]), float(values[i, j])) for j in top[i]]
+                kept[i] = sorted(merged, key=lambda pair: (-pair[1], pair[0]))[:count]
         return kept
+
+
+def _unit(x: Array) -> Array:  # [n, D] -> [n, D]
+    unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
+    return unit
 
 
 def _square_root(G: Array) -> Array:
@@ -234,8 +287,9 @@ def _square_root(G: Array) -> Array:
     return root
 
 
-def _inverse_root(G: Array) -> Array:
+def _inverse_root(G: Array) -> tuple[Array, int]:
+    """G^(-1/2) on the space where G is not zero, and the dimension of that space."""
     values, vectors = np.linalg.eigh(G)
     kept = values > values.max(initial=0.0) * 1e-12
     root: Array = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
-    return root
+    return root, int(kept.sum())

@@ -8,7 +8,7 @@ at as they are, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,22 @@ class Ends:
     notes: tuple[str, ...] = ()
 
     def spell(self, token: int) -> str | None:
-        return self.tokenizer.decode([token]) if self.tokenizer else None
+        """The token's text with its leading space, which sentencepiece's decoders drop; None if it has none."""
+        if self.tokenizer is None or token >= self.tokenizer.size:
+            return None
+        text, stored = self.tokenizer.decode([token]), self.tokenizer.backend.id_to_token(token)
+        return " " + text if stored and stored.startswith("▁") and not text.startswith(" ") else text
 
     def encode(self, text: str) -> list[int]:
+        """Text -> tokens, without start tokens and without the space that sentencepiece puts before a text."""
         if self.tokenizer is None:
-            raise BadRequest("this model carries no tokenizer; name tokens by their ids")
-        return list(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
+            raise BadRequest("this model carries no tokenizer; name tokens by their ids, #123")
+        backend = self.tokenizer.backend
+        for mark in ("▁", "Ġ"):
+            whole = backend.token_to_id(text.replace(" ", mark))
+            if whole is not None:
+                return [int(whole)]
+        return list(backend.encode(text, add_special_tokens=False).ids)
 
 
 def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str | None = None) -> Ends:
@@ -59,6 +69,8 @@ def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str 
     try:
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
+        if checkpoint.format == "gguf":
+            spec = replace(spec, norm_offset=0.0)  # the converter has added it
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
         weights = Weights(checkpoint, "float32")
         norm = load_norm(weights, spec, names.prefix + names.final_norm)

@@ -1,0 +1,46 @@
+"""Counting the bigrams of a token stream, against numpy.unique on pairs and against reading the tokens.
+
+python bench/bigrams.py [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+
+import numpy as np
+from _common import Row, interleaved, main, row
+
+from tiebeam.lens.counting import count_bigrams
+
+GOAL = 30e6  # tokens a second on one core
+
+
+def text_like(tokens: int, vocab: int) -> np.ndarray:
+    """Tokens with the frequencies of text: a few are common, most are rare."""
+    ranks = np.random.default_rng(0).zipf(1.2, 4 * tokens)
+    return (ranks[ranks <= vocab][:tokens] - 1).astype(np.uint16)
+
+
+def rows(quick: bool) -> list[Row]:
+    found = []
+    for vocab in (1024, 4096, 50257):
+        tokens = text_like(2_000_000 if quick else 8_000_000, vocab)
+
+        def unique(tokens: np.ndarray = tokens, vocab: int = vocab) -> object:
+            return np.unique(tokens[:-1].astype(np.int64) * vocab + tokens[1:], return_counts=True)
+
+        def ours(tokens: np.ndarray = tokens, vocab: int = vocab) -> object:
+            return count_bigrams(tokens, vocab)
+
+        best = interleaved({"ours": ours, "unique": unique}, rounds=2 if quick else 4)
+        speed = len(tokens) / best["ours"]
+        found.append(row(f"speed of counting, V {vocab:,}", best["unique"] / best["ours"], "numpy.unique", ">= 1.2"))
+        if vocab <= 4096:
+            found.append(row(f"tokens per second, V {vocab:,}", speed / GOAL, "30 million on one core", ">= 1"))
+    return found
+
+
+if __name__ == "__main__":
+    main(rows)
