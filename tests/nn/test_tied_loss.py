@@ -321,7 +321,7 @@ def test_default_chunks_are_equal_and_bounded(tokens, vocab, dim):
     pieces = -(-tokens // chunk)
     assert 1 <= chunk <= 1024
     assert pieces * chunk - tokens < pieces  # no piece is shorter than another by more than the rounding
-    if vocab * dim * 4 >= 1 << 30:
+    if vocab * dim * 4 >= 1e9:
         assert chunk <= max(256, 0.17 * dim)
 
 

@@ -1,4 +1,12 @@
-"""torch: the parts of a tied model that anyone can drop into their own, and a small GPT made of them."""
+"""torch: the parts of a tied model that anyone can drop into their own, and a small GPT made of them.
+
+    table = TiedEmbedding(vocab=50257, dim=768)
+    loss = table.loss(trunk(table.embed(ids)), targets)  # no [N, V] logits, one gradient buffer
+    loss.backward()
+
+`tied_cross_entropy(h, W, targets)` is that loss alone, for any table or head. `gradient_provenance(table)` tells the
+lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets)` is a whole model.
+"""
 
 try:
     import torch as _torch  # noqa: F401

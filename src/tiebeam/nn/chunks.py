@@ -18,17 +18,22 @@ from functools import cache
 import torch
 from torch import Tensor
 
-_CACHE_BYTES = 4 << 20  # rows of logits treated together: about one core's share of the last-level cache
+_CACHE_BYTES = 1 << 20  # of logits per thread treated together, to stay in that thread's cache
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
-_LARGE_TABLE = 1 << 30  # bytes; from here on a chunk of logits is kept under a fraction of the table
+_LARGE_TABLE = 10**9  # bytes; from here on a chunk of logits is kept under a fraction of the table
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the loss does to a row of logits: u = cap * tanh(z / cap) + shift, then cross-entropy."""
+    """What the loss makes of a row of logits: u = height * sigmoid(slope * z) + offset if capped, else u = z.
 
-    cap: float | None = None
-    shift: float = 0.0
+    Both kinds of softcap are this one, tanh being a stretched sigmoid, and the sigmoid is four times cheaper.
+    """
+
+    height: float = 1.0
+    slope: float = 1.0
+    offset: float = 0.0
+    capped: bool = False
     z_loss: float = 0.0
     label_smoothing: float = 0.0
 
@@ -113,18 +118,17 @@ def _direct(
 ) -> Tensor:
     losses = row_weight.new_empty(h.shape[0])
     logits = W.new_empty(min(chunk, h.shape[0]), W.shape[0])
-    inverse_cap = 1.0 if shape.cap is None else 1.0 / shape.cap
     gradients = dh is not None or dW is not None or dbias is not None
     for start in range(0, h.shape[0], chunk):
         rows = slice(start, start + chunk)
         part = h[rows].to(products)
         z = logits[: part.shape[0]]
         if bias is None:
-            torch.mm(part if shape.cap is None else part * inverse_cap, W.t(), out=z)
+            torch.mm(part * shape.slope if shape.capped else part, W.t(), out=z)
         else:
-            torch.addmm(bias, part, W.t(), beta=inverse_cap, alpha=inverse_cap, out=z)
-        losses[rows], total = _to_gradient_(z, targets[rows], shape, gradients)
-        factor = (row_weight[rows] / total).unsqueeze(1)  # [chunk, 1]
+            torch.addmm(bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
+        losses[rows], factor = _to_gradient_(z, targets[rows], shape, gradients)
+        factor = (row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
         if dh is not None:
             if dh.dtype == products:
                 torch.mm(z, W, out=dh[rows]).mul_(factor)
@@ -153,7 +157,6 @@ def _blocked(
     wide = torch.float64 if products == torch.float64 else torch.float32
     losses = row_weight.new_empty(h.shape[0])
     logits = torch.empty(min(chunk, h.shape[0]), W.shape[0], dtype=wide, device=W.device)
-    inverse_cap = 1.0 if shape.cap is None else 1.0 / shape.cap
     gradients = dh is not None or dW is not None or dbias is not None
     blocks = [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
     # A mean's 1/N would drown in a half-precision product; the rows carry relative weights, the sum is scaled after.
@@ -170,12 +173,12 @@ def _blocked(
             z[:, block] = torch.mm(part, W[block].to(products).t())
         if bias is not None:
             z.add_(bias)
-        if shape.cap is not None:
-            z.mul_(inverse_cap)
-        losses[rows], total = _to_gradient_(z, targets[rows], shape, gradients)
+        if shape.capped:
+            z.mul_(shape.slope)
+        losses[rows], factor = _to_gradient_(z, targets[rows], shape, gradients)
         if not gradients:
             continue
-        z.div_(total.unsqueeze(1))  # unlike float32, half precision has no room for the undivided sums
+        z.mul_(factor.unsqueeze(1))  # unlike float32, half precision has no room for the undivided sums
         if dbias is not None:
             dbias.addmv_(z.t(), row_weight[rows])
         weighted = (part * relative[rows]).to(products)
@@ -201,24 +204,23 @@ def _blocked(
 def _to_gradient_(  # [C, V], [C] -> [C], [C]
     z: Tensor, targets: Tensor, shape: Shape, gradients: bool
 ) -> tuple[Tensor, Tensor]:
-    """Each row's loss and its sum of exponentials; z (already divided by the cap) becomes sum * dloss/dz."""
-    losses, totals = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
-    height = max(1, _CACHE_BYTES // (z.shape[1] * z.element_size())) if z.device.type == "cpu" else z.shape[0]
+    """Each row's loss, and the factor that turns what z becomes into dloss/dz; z comes in times `shape.slope`."""
+    losses, factors = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
+    height = z.shape[0]
+    if z.device.type == "cpu":
+        threads = torch.get_num_threads()
+        height = threads * max(1, _CACHE_BYTES // (z.shape[1] * z.element_size()))
     for top in range(0, z.shape[0], height):
         rows = slice(top, top + height)
-        losses[rows], totals[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)
-    return losses, totals
+        losses[rows], factors[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)
+    return losses, factors
 
 
 def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
     z: Tensor, target: Tensor, shape: Shape, gradients: bool
 ) -> tuple[Tensor, Tensor]:
     smoothing = shape.label_smoothing
-    if shape.cap is None:
-        u = z
-    else:
-        z.tanh_()
-        u = z * shape.cap
+    u = z.sigmoid_() * shape.height if shape.capped else z
     aim = u.gather(1, target).squeeze(1)
     if smoothing:
         aim = (1.0 - smoothing) * aim + smoothing * u.mean(1)
@@ -227,7 +229,7 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
     total = e.sum(1)
     log_sum = most.squeeze(1) + total.log()
     loss = log_sum - aim
-    log_sum = log_sum + shape.shift
+    log_sum = log_sum + shape.offset
     if shape.z_loss:
         loss = loss + shape.z_loss * log_sum.square()
     if not gradients:
@@ -237,7 +239,7 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
     if smoothing:
         e.sub_((total * (smoothing / z.shape[1])).unsqueeze(1))
     e.scatter_add_(1, target, (total * (smoothing - 1.0)).unsqueeze(1))
-    if shape.cap is not None:
-        # dtanh = 1 - tanh^2, so z = e * (1 - t^2)
-        torch.addcmul(e, e, z.square_(), value=-1.0, out=z)
-    return loss, total
+    if not shape.capped:
+        return loss, total.reciprocal()
+    torch.ops.aten.sigmoid_backward.grad_input(e, z, grad_input=z)  # e * s * (1 - s) over s, in one pass
+    return loss, (shape.slope * shape.height) / total

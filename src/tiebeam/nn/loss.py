@@ -93,10 +93,13 @@ def _shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smooth
         raise BadRequest(f"softcap is {softcap}; it is a positive number, or None for no cap")
     if not 0.0 <= label_smoothing <= 1.0:
         raise BadRequest(f"label_smoothing is {label_smoothing}; it lies between 0 and 1")
-    if softcap is not None and kind == "sigmoid":
-        # cap * sigmoid(4z/cap) = cap/2 * tanh(2z/cap) + cap/2, and a shift of every logit only shows in the z-loss.
-        return Shape(softcap / 2, softcap / 2, z_loss, label_smoothing)
-    return Shape(softcap, 0.0, z_loss, label_smoothing)
+    if softcap is None:
+        return Shape(z_loss=z_loss, label_smoothing=label_smoothing)
+    if kind == "sigmoid":
+        height, slope, offset = softcap, 4 / softcap, 0.0
+    else:  # cap * tanh(z / cap) = 2 cap * sigmoid(2z / cap) - cap
+        height, slope, offset = 2 * softcap, 2 / softcap, -softcap
+    return Shape(height, slope, offset, True, z_loss, label_smoothing)
 
 
 def _check(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:
