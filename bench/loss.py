@@ -94,9 +94,8 @@ def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
     h, W = h.detach(), W.detach()
     weight = torch.full((len(h),), 1 / len(h))
     chunk = chunks.default_chunk(len(h), *W.shape)
-    return lambda: chunks.losses_and_gradients(
-        h, W, targets, weight, chunks.Shape(), chunk=chunk, products=torch.float32, dh=dh, dW=dW
-    )
+    work = chunks.Work(h, W, targets, weight, None, chunks.Shape(), chunk, torch.float32, dh=dh, dW=dW)
+    return lambda: chunks.losses_and_gradients(work)
 
 
 MEMORY = """

@@ -104,6 +104,17 @@ def test_bf16_is_right_with_and_without_hardware_for_it(fast, monkeypatch):
     assert max(rel_error(g, e) for g, e in zip(got, exact, strict=True)) < 3e-2
 
 
+def test_autocast_without_bf16_hardware_computes_in_float32(monkeypatch):
+    monkeypatch.setattr(chunks, "_cpu_has_bf16", lambda: False)
+    inputs = draw_inputs(4, (24,), 50, 16, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, exact = both(*inputs, chunk=7)
+        half = [t if t is None or not t.is_floating_point() else t.bfloat16() for t in inputs]
+        half_got, half_exact = both(*half, chunk=7)
+    assert max(rel_error(g, e) for g, e in zip(got, exact, strict=True)) < 1e-5
+    assert rel_error(half_got[0], half_exact[0]) < 1e-5  # bf16 inputs, but products and loss in float32
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_gives_float32_gradients_for_a_float32_table(dtype):
     inputs = draw_inputs(4, (24,), 50, 16, torch.float32)

@@ -12,6 +12,7 @@ so that no second [V, D] copy of the table ever exists.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -74,63 +75,65 @@ def _cpu_has_bf16() -> bool:
     return any(bool(found.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def losses_and_gradients(  # [N, D], [V, D], [N], [N] -> [N]
-    h: Tensor,
-    W: Tensor,
-    targets: Tensor,
-    row_weight: Tensor,
-    shape: Shape,
-    *,
-    bias: Tensor | None = None,  # [V]
-    chunk: int,
-    products: torch.dtype,
-    dh: Tensor | None = None,
-    dW: Tensor | None = None,
-    dbias: Tensor | None = None,
-) -> Tensor:
-    """Each row's loss; `dh`, `dW` and `dbias` are filled with the gradients of sum(row_weight * loss) where given.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One call: what goes in, how, and the buffers for the gradients that are wanted.
 
-    Every target is a valid row of W (a row that does not count has weight 0). dW is written, not added to.
+    Every target is a row of W; a row of h that does not count has weight 0. The gradients are those of
+    sum(row_weight * loss). They are written, not added to.
     """
-    if h.shape[0] == 0:
-        for gradient in (dh, dW, dbias):
+
+    h: Tensor  # [N, D]
+    W: Tensor  # [V, D]
+    targets: Tensor  # [N], int64
+    row_weight: Tensor  # [N], float32, or float64 when the products are
+    bias: Tensor | None  # [V], like row_weight
+    shape: Shape
+    chunk: int
+    products: torch.dtype
+    dh: Tensor | None = None
+    dW: Tensor | None = None  # noqa: N815
+    dbias: Tensor | None = None
+
+    @property
+    def learning(self) -> bool:
+        return self.dh is not None or self.dW is not None or self.dbias is not None
+
+
+def losses_and_gradients(work: Work) -> Tensor:  # -> [N]
+    """Each row's loss; the gradients go into the buffers that `work` brings."""
+    if work.h.shape[0] == 0:
+        for gradient in (work.dh, work.dW, work.dbias):
             if gradient is not None:
                 gradient.zero_()
-        return row_weight.new_zeros(0)
+        return work.row_weight.new_zeros(0)
+    direct = work.W.dtype == work.products and work.products in (torch.float32, torch.float64)
+    device = work.h.device.type
+    # The types are settled; autocast would change them again.
+    settled = torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    with settled:
+        return _direct(work) if direct else _blocked(work)
+
+
+def _direct(work: Work) -> Tensor:  # -> [N]
+    W, shape, dh, dW, dbias = work.W, work.shape, work.dh, work.dW, work.dbias
+    tokens = work.h.shape[0]
+    losses = work.row_weight.new_empty(tokens)
+    logits = W.new_empty(min(work.chunk, tokens), W.shape[0])
     if dbias is not None:
         dbias.zero_()
-    loop = _direct if W.dtype == products and products in (torch.float32, torch.float64) else _blocked
-    return loop(h, W, targets, row_weight, shape, bias, chunk, products, dh, dW, dbias)
-
-
-def _direct(
-    h: Tensor,
-    W: Tensor,
-    targets: Tensor,
-    row_weight: Tensor,
-    shape: Shape,
-    bias: Tensor | None,
-    chunk: int,
-    products: torch.dtype,
-    dh: Tensor | None,
-    dW: Tensor | None,
-    dbias: Tensor | None,
-) -> Tensor:
-    losses = row_weight.new_empty(h.shape[0])
-    logits = W.new_empty(min(chunk, h.shape[0]), W.shape[0])
-    gradients = dh is not None or dW is not None or dbias is not None
-    for start in range(0, h.shape[0], chunk):
-        rows = slice(start, start + chunk)
-        part = h[rows].to(products)
+    for start in range(0, tokens, work.chunk):
+        rows = slice(start, start + work.chunk)
+        part = work.h[rows].to(work.products)
         z = logits[: part.shape[0]]
-        if bias is None:
+        if work.bias is None:
             torch.mm(part * shape.slope if shape.capped else part, W.t(), out=z)
         else:
-            torch.addmm(bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
-        losses[rows], factor = _to_gradient_(z, targets[rows], shape, gradients)
-        factor = (row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
+            torch.addmm(work.bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
+        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.learning)
+        factor = (work.row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
         if dh is not None:
-            if dh.dtype == products:
+            if dh.dtype == work.products:
                 torch.mm(z, W, out=dh[rows]).mul_(factor)
             else:
                 dh[rows] = torch.mm(z, W).mul_(factor)
@@ -141,52 +144,40 @@ def _direct(
     return losses
 
 
-def _blocked(
-    h: Tensor,
-    W: Tensor,
-    targets: Tensor,
-    row_weight: Tensor,
-    shape: Shape,
-    bias: Tensor | None,
-    chunk: int,
-    products: torch.dtype,
-    dh: Tensor | None,
-    dW: Tensor | None,
-    dbias: Tensor | None,
-) -> Tensor:
-    wide = torch.float64 if products == torch.float64 else torch.float32
-    losses = row_weight.new_empty(h.shape[0])
-    logits = torch.empty(min(chunk, h.shape[0]), W.shape[0], dtype=wide, device=W.device)
-    gradients = dh is not None or dW is not None or dbias is not None
+def _blocked(work: Work) -> Tensor:  # -> [N]
+    W, shape, dh, dW, dbias = work.W, work.shape, work.dh, work.dW, work.dbias
+    tokens, wide = work.h.shape[0], work.row_weight.dtype
+    losses = work.row_weight.new_empty(tokens)
+    logits = torch.empty(min(work.chunk, tokens), W.shape[0], dtype=wide, device=W.device)
     blocks = [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
     # A mean's 1/N would drown in a half-precision product; the rows carry relative weights, the sum is scaled after.
-    top = row_weight.abs().amax().clamp_min(torch.finfo(row_weight.dtype).tiny)
-    relative = (row_weight / top).unsqueeze(1)  # [N, 1]
-    several = chunk < h.shape[0]
-    # Adding chunk upon chunk in bf16 would lose low bits each time.
-    dW_sum = torch.zeros_like(W, dtype=wide) if dW is not None and several and dW.dtype != wide else dW
-    for start in range(0, h.shape[0], chunk):
-        rows = slice(start, start + chunk)
-        part = h[rows].to(products)
+    top = work.row_weight.abs().amax().clamp_min(torch.finfo(wide).tiny)
+    relative = (work.row_weight / top).unsqueeze(1)  # [N, 1]
+    dW_sum = dW
+    if dW is not None and dW.dtype != wide and work.chunk < tokens:
+        dW_sum = torch.empty_like(dW, dtype=wide)  # chunk upon chunk in bf16 would lose low bits each time
+    if dbias is not None:
+        dbias.zero_()
+    for start in range(0, tokens, work.chunk):
+        rows = slice(start, start + work.chunk)
+        part = work.h[rows].to(work.products)
         z = logits[: part.shape[0]]
         for block in blocks:
-            z[:, block] = torch.mm(part, W[block].to(products).t())
-        if bias is not None:
-            z.add_(bias)
+            z[:, block] = torch.mm(part, W[block].to(work.products).t())
+        if work.bias is not None:
+            z.add_(work.bias)
         if shape.capped:
             z.mul_(shape.slope)
-        losses[rows], factor = _to_gradient_(z, targets[rows], shape, gradients)
-        if not gradients:
+        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.learning)
+        if not work.learning:
             continue
         z.mul_(factor.unsqueeze(1))  # unlike float32, half precision has no room for the undivided sums
-        if dbias is not None:
-            dbias.addmv_(z.t(), row_weight[rows])
-        weighted = (part * relative[rows]).to(products)
-        dh_part = torch.zeros(part.shape, dtype=wide, device=h.device) if dh is not None else None
+        weighted = (part * relative[rows]).to(work.products)
+        dh_part = z.new_zeros(part.shape) if dh is not None else None
         for block in blocks:
-            g = z[:, block].to(products)
+            g = z[:, block].to(work.products)
             if dh_part is not None:
-                dh_part.add_(torch.mm(g, W[block].to(products)))
+                dh_part.add_(torch.mm(g, W[block].to(work.products)))
             if dW_sum is not None:
                 product = torch.mm(g.t(), weighted).to(wide).mul_(top)
                 if start == 0:
@@ -194,9 +185,10 @@ def _blocked(
                 else:
                     dW_sum[block] += product
         if dh is not None and dh_part is not None:
-            dh[rows] = dh_part.mul_(row_weight[rows].unsqueeze(1))
-    if dW is not None and dW_sum is not dW:
-        assert dW_sum is not None
+            dh[rows] = dh_part.mul_(work.row_weight[rows].unsqueeze(1))
+        if dbias is not None:
+            dbias.addmv_(z.t(), work.row_weight[rows])
+    if dW is not None and dW_sum is not None and dW_sum is not dW:
         dW.copy_(dW_sum)
     return losses
 

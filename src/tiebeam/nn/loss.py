@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn.chunks import Shape, default_chunk, losses_and_gradients, product_dtype
+from tiebeam.nn.chunks import Shape, Work, default_chunk, losses_and_gradients, product_dtype
 from tiebeam.nn.modes import eager_only, in_functorch
 
 Reduction = Literal["mean", "sum", "none"]
@@ -223,17 +223,7 @@ def _compute(
         h, targets, weight = h[keep], targets[keep], weight[keep]
         dh = None if dh is None else dh.new_empty(h.shape)
     losses = losses_and_gradients(
-        h,
-        W,
-        targets,
-        weight,
-        call.shape,
-        bias=bias,
-        chunk=call.chunk,
-        products=call.products,
-        dh=dh,
-        dW=dW,
-        dbias=dbias,
+        Work(h, W, targets, weight, bias, call.shape, call.chunk, call.products, dh=dh, dW=dW, dbias=dbias)
     )
     if keep is None:
         losses = torch.where(counts, losses, 0.0)
