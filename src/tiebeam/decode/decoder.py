@@ -85,8 +85,6 @@ class Decoder:
         weights = Weights(checkpoint, dtype)
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
-        if checkpoint.format == "gguf":
-            spec = replace(spec, norm_offset=0.0)  # the converter has added it
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
         ends = open_ends(weights, spec, names, config, embed, head)
         positions = skips = None
@@ -288,6 +286,7 @@ class Decoder:
 
 
 def model_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
+    """The configuration to run by, and where a person finds it."""
     if checkpoint.format == "gguf":
         from tiebeam.decode.gguf import config_of
 

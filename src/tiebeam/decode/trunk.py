@@ -138,9 +138,15 @@ def run(blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache)
 def load_norm(weights: Weights, spec: Spec, name: str) -> Norm:
     if spec.golf:
         return Norm("rms", spec.eps)
-    gain = weights.vector(name + ".weight", (spec.dim,)) + spec.norm_offset
+    gain = _gain(weights, spec, name, spec.dim)
     bias = weights.vector(name + ".bias", (spec.dim,)) if spec.norm == "layer" else None
     return Norm(spec.norm, spec.eps, gain, bias)
+
+
+def _gain(weights: Weights, spec: Spec, name: str, width: int) -> Array:  # -> [width]
+    gain = weights.vector(name + ".weight", (width,))
+    stored_whole = weights.checkpoint.format == "gguf"  # the converter adds the offset
+    return gain if stored_whole else gain + spec.norm_offset
 
 
 def load_block(weights: Weights, spec: Spec, names: Names, i: int) -> Block:
@@ -150,8 +156,8 @@ def load_block(weights: Weights, spec: Spec, names: Names, i: int) -> Block:
     def norm(role: str) -> Norm:
         return load_norm(weights, spec, names.of(role, i) if not spec.golf else "")
 
-    def vector(role: str, shape: tuple[int, ...], ending: str = "") -> Array:
-        return weights.vector(names.of(role, i) + ending, shape)
+    def vector(role: str, shape: tuple[int, ...]) -> Array:
+        return weights.vector(names.of(role, i), shape)
 
     q_scale: float | Array = layer.scale
     if spec.golf:
@@ -166,8 +172,8 @@ def load_block(weights: Weights, spec: Spec, names: Names, i: int) -> Block:
         mlp_norm=norm("mlp_norm"),
         up=_load_up(weights, spec, names, i),
         down=weights.linear([names.of("down", i)], [(D, M)], spec.mlp_bias, names.transposed),
-        q_norm=vector("q_norm", (N,), ".weight") + spec.norm_offset if per_head else None,
-        k_norm=vector("k_norm", (N,), ".weight") + spec.norm_offset if per_head else None,
+        q_norm=_gain(weights, spec, names.of("q_norm", i), N) if per_head else None,
+        k_norm=_gain(weights, spec, names.of("k_norm", i), N) if per_head else None,
         q_scale=q_scale,
         attn_post_norm=norm("attn_post_norm") if spec.post_norms else None,
         mlp_post_norm=norm("mlp_post_norm") if spec.post_norms else None,
