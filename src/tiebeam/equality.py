@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 ROUNDING_COSINE = 0.99
-_SAMPLE_RUNS, _RUN_ROWS = 32, 8
+_FIRST_LOOK = 1 << 16  # an untied pair differs within its first rows
+_SAMPLE_RUNS, _RUN_ROWS = 32, 4  # rows to describe a difference by
+_CLAIM_ROWS = 16  # rows a run, to claim that two roundings are equal
 _REMOTE_LIMIT = 64 << 20  # beyond this, a twin on the Hub is judged by the sample and not downloaded
 
 
@@ -122,7 +124,8 @@ def _by_cosine(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality
     """Equal up to rounding? Only if every sampled row points the same way."""
     import numpy as np
 
-    cosines = np.concatenate([_cosines(e, w) for _, e, w in _row_blocks(checkpoint, E, W, _sample_runs(E, W))])
+    runs = _sample_runs(E, W, _CLAIM_ROWS)
+    cosines = np.concatenate([_cosines(e, w) for _, e, w in _row_blocks(checkpoint, E, W, runs)])
     lowest = float(np.min(cosines, initial=1.0))
     types = f"{E.dtype} and {W.dtype}" if E.dtype != W.dtype else f"two {E.dtype} roundings"
     if lowest > ROUNDING_COSINE:
@@ -144,7 +147,7 @@ def _first_difference(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> i
             if checkpoint.read_bytes(E.name, at, at + BLOCK) != checkpoint.read_bytes(W.name, at, at + BLOCK):
                 return at
         return None
-    first = min(total, BLOCK)
+    first = min(total, _FIRST_LOOK)
     if checkpoint.read_bytes(E.name, 0, first) != checkpoint.read_bytes(W.name, 0, first):
         return 0  # the common case of an untied pair: no threads, no second block
     paths = checkpoint.files.path(E.file), checkpoint.files.path(W.file)
@@ -176,13 +179,13 @@ def _scan_local(
     return None
 
 
-def _sample_runs(E: TensorInfo, W: TensorInfo) -> list[range]:
+def _sample_runs(E: TensorInfo, W: TensorInfo, run_rows: int = _RUN_ROWS) -> list[range]:
     """Short runs of rows spread evenly, the last row among them: added tokens sit at the end."""
     rows = min(E.shape[0], W.shape[0])
-    if rows <= _SAMPLE_RUNS * _RUN_ROWS:
+    if rows <= _SAMPLE_RUNS * run_rows:
         return [range(rows)]
-    step = (rows - _RUN_ROWS) / (_SAMPLE_RUNS - 1)
-    return [range(int(i * step), int(i * step) + _RUN_ROWS) for i in range(_SAMPLE_RUNS)]
+    step = (rows - run_rows) / (_SAMPLE_RUNS - 1)
+    return [range(int(i * step), int(i * step) + run_rows) for i in range(_SAMPLE_RUNS)]
 
 
 def _row_blocks(
@@ -196,13 +199,30 @@ def _row_blocks(
     for run in runs:
         for start in range(run.start, run.stop, most):
             stop = min(start + most, run.stop)
-            e, w = (
-                (whole[t.name][start:stop] if t.name in whole else checkpoint.rows(t.name, start, stop)).astype(
-                    np.float64
+            with np.errstate(invalid="ignore"):  # a NaN that signals is still a NaN
+                e, w = (
+                    (whole[t.name][start:stop] if t.name in whole else checkpoint.rows(t.name, start, stop)).astype(
+                        np.float64
+                    )
+                    for t in (E, W)
                 )
-                for t in (E, W)
-            )
             yield start, e, w
+
+
+def _gathered(
+    blocks: Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]],
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Short runs put together, so that a sample is one piece of arithmetic and not dozens."""
+    import numpy as np
+
+    held: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+    for _, e, w in blocks:
+        held.append((e, w))
+        if sum(e.size for e, _ in held) >= BLOCK // 2:
+            yield np.concatenate([e for e, _ in held]), np.concatenate([w for _, w in held])
+            held = []
+    if held:
+        yield np.concatenate([e for e, _ in held]), np.concatenate([w for _, w in held])
 
 
 def _sampled(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Difference:
@@ -222,7 +242,7 @@ def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[ra
 
     rows = differing = 0
     largest, cosines = 0.0, []
-    for _, e, w in _row_blocks(checkpoint, E, W, runs):  # [n, D], [n, D]
+    for e, w in _gathered(_row_blocks(checkpoint, E, W, runs)):  # [n, D], [n, D]
         unequal = (e != w) & ~(np.isnan(e) & np.isnan(w))
         rows += len(e)
         differing += int(np.count_nonzero(unequal.any(axis=1)))
