@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,7 +93,8 @@ class Decoder:
             positions = weights.matrix(names.prefix + names.positions, (spec.context, spec.dim))
         if spec.golf:
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
-        blocks = [load_block(weights, spec, names, i) for i in range(len(spec.layers))]
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights leaves Python's lock
+            blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
         final_norm = load_norm(weights, spec, names.prefix + names.final_norm)
         return cls(
             source=checkpoint.source,

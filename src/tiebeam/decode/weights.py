@@ -1,9 +1,10 @@
 """Stored tensors -> arrays ready to multiply: mapped where the file already holds them so, else converted once.
 
 float32 matrices of a local file are used straight from the map: nothing is copied, and other processes share
-the pages. Everything else (bf16, fp16, GGUF's blocks, reordered rows) is read in blocks into one array of its
-own, so that loading never needs much more memory than the model. Several stored matrices that read the same
-input (q, k, v; gate and up) become one where they are converted anyway, and stay apart where they are mapped.
+the pages. (A file cut short under its map kills the process that uses it: replace a model, do not rewrite it.)
+Everything else (bf16, fp16, GGUF's blocks, reordered rows) is read in blocks into one array of its own, so that
+loading never needs much more memory than the model. Several stored matrices that read the same input (q, k, v;
+gate and up) become one where they are converted anyway, and stay apart where they are mapped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import mmap
 import os
 import sys
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from tiebeam.decode.parts import Array
 from tiebeam.errors import BadRequest, UnreadableInput
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-_BLOCK = 1 << 22  # elements converted at a time
+_BLOCK = 1 << 21  # elements converted at a time
 
 
 def blas_threads() -> int:
@@ -79,6 +81,7 @@ class Weights:
         self._round = dtype if dtype in ("float16", "bfloat16") else None
         self.used: set[str] = set()
         self._maps: dict[str, mmap.mmap] = {}
+        self._mapping = Lock()
 
     def has(self, name: str) -> bool:
         return name in self.checkpoint.tensors
@@ -158,12 +161,17 @@ class Weights:
 
     def _mapped(self, name: str) -> Array:
         info: TensorInfo = self.checkpoint.tensors[name]
-        if info.file not in self._maps:
-            assert isinstance(self.checkpoint.files, LocalFiles)
-            self.checkpoint.files.size(info.file)  # refuses what is not a regular file
-            with open(self.checkpoint.files.path(info.file), "rb") as handle:
-                self._maps[info.file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        whole = self._maps[info.file]
+        with self._mapping:
+            if info.file not in self._maps:
+                assert isinstance(self.checkpoint.files, LocalFiles)
+                self.checkpoint.files.size(info.file)  # refuses what is not a regular file
+                path = self.checkpoint.files.path(info.file)
+                try:
+                    with open(path, "rb") as handle:
+                        self._maps[info.file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+                except (OSError, ValueError) as error:
+                    raise UnreadableInput(f"{path} cannot be mapped: {error}") from None
+            whole = self._maps[info.file]
         if info.end > len(whole):
             raise UnreadableInput(f"{info.file} became shorter while it was being opened")
         return np.frombuffer(whole, self.dtype, info.size, info.begin).reshape(info.shape)
