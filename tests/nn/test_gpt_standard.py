@@ -64,6 +64,17 @@ def test_transformers_loads_it_with_the_same_logits_and_the_same_tie(tie, tmp_pa
         torch.testing.assert_close(model(ids[:, :-1], ids[:, 1:]), loss, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("tie", [True, False])
+def test_the_numpy_decoder_has_the_same_logits(tie, tmp_path):
+    from tiebeam.decode import Decoder
+
+    model = scrambled(small(tie=tie))
+    ids = torch.randint(61, (20,))
+    theirs = Decoder.open(save(model, tmp_path)).logits(ids.tolist())
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids[None])[0], torch.from_numpy(theirs), rtol=2e-4, atol=2e-4)
+
+
 def test_gradients_are_those_of_transformers(tmp_path):
     model = scrambled(small())
     theirs = load(save(model, tmp_path))
