@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +9,7 @@ import click
 
 from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
+from tiebeam.cli.interrupt import Interrupt
 from tiebeam.cli.progress import Progress
 from tiebeam.errors import BadRequest
 
@@ -107,7 +106,7 @@ def command(
         )
     for note in corpus.notes:
         progress.say(note, f"note: {note}")
-    stopped = _Interrupt()
+    stopped = Interrupt()
     with tracker(options["track"], where, settings.to_dict()) as track:
 
         def report(record: dict[str, Any]) -> None:
@@ -146,23 +145,6 @@ def _settings(options: dict[str, Any]) -> Settings:
         rates=scaled(Rates(), options["rate_scale"]),
         compile=options["compile_model"],
     )
-
-
-class _Interrupt:
-    """True once Ctrl-C was pressed; a second Ctrl-C ends the program at once."""
-
-    def __init__(self) -> None:
-        self.pressed = False
-        with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
-            signal.signal(signal.SIGINT, self._press)
-
-    def _press(self, *_: Any) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
-
-    def __call__(self) -> bool:
-        return self.pressed
 
 
 def _show(progress: Progress, record: dict[str, Any]) -> None:

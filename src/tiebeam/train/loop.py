@@ -19,7 +19,7 @@ import torch
 
 from tiebeam.corpus import Batches
 from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.nn import GPT, gradient_provenance
+from tiebeam.nn import GPT, Provenance, gradient_provenance
 from tiebeam.train.card import card_of
 from tiebeam.train.evaluation import Evaluation, evaluate
 from tiebeam.train.optimizers import make_optimizers
@@ -72,7 +72,10 @@ class _Run:
         torch.set_num_threads(settings.threads or free_threads())
         torch.manual_seed(settings.seed)
         self.model = GPT(settings.model(corpus.vocab))
-        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer)
+        config, rates = self.model.config, settings.rates
+        if not config.starts_tied and config.init_std is not None:
+            rates = rates.for_embed_std(config.init_std)
+        self.optimizers = make_optimizers(self.model.roles(), rates, settings.optimizer)
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
         self.batches = Batches(corpus.train, settings.batch, settings.context, settings.seed)
@@ -124,6 +127,7 @@ class _Run:
                 f"the loss is {total} at step {self.step}; lower the rates (--rate-scale 0.5), warm up longer "
                 f"(--warmup-steps {max(50, 2 * settings.warmup_steps)}), or add --softcap 15"
             )
+        provenance = watch.result.to_dict() if watch else _two_gradients(self.model) if look else {}
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.step += 1
@@ -135,7 +139,7 @@ class _Run:
                     "loss": total,
                     "rate": rate,
                     "tokens_per_second": settings.batch * settings.accumulate * settings.context / spent,
-                    **(watch.result.to_dict() if watch else {}),
+                    **provenance,
                 }
             )
 
@@ -188,3 +192,14 @@ class _Run:
             tied=self.model.tied,
             finished=finished,
         )
+
+
+def _two_gradients(model: GPT) -> dict[str, float]:
+    """Of an untied pair, what `gradient_provenance` tells of a tied one: each end has a gradient of its own."""
+    head = model.lm_head.weight.grad if model.lm_head is not None else None
+    lookup = model.table.weight.grad
+    if head is None or lookup is None:
+        return {}
+    sizes = float(lookup.norm()), float(head.norm())
+    both = sizes[0] * sizes[1]
+    return Provenance(*sizes, float((lookup * head).sum()) / both if both else 0.0).to_dict()

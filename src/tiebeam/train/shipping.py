@@ -72,13 +72,14 @@ def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
 
 
 def ship(
-    path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16", limit: int = 16_000_000
-) -> Shipped:
-    """Pack a run's model into `target`, unpack it, and evaluate both."""
+    path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16", limit: int = 16_000_000,
+    before: Evaluation | None = None,
+) -> Shipped:  # fmt: skip
+    """Pack a run's model into `target`, unpack it, and evaluate both; `before` where that is already known."""
     import torch
 
     model, corpus = open_run(path)
-    before = evaluate(model, corpus)
+    before = before or evaluate(model, corpus)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
     files = {n: (Path(path) / n).read_text("utf-8") for n in _CARRIED if (Path(path) / n).is_file()}

@@ -1,0 +1,284 @@
+"""report.html: one file that needs nothing else. No script, no request; light and dark; narrow, wide and on paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from tiebeam.budget import human, human_bytes
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6570;--rule:#d9dee3;--paper:#fff;--card:#f6f8fa;--tied:#2a86c8;
+--untied:#d55e00}
+@media (prefers-color-scheme:dark){:root{--ink:#e7ebef;--soft:#9aa6b2;--rule:#343c45;--paper:#12161a;--card:#1a2026;
+--tied:#55a8e2;--untied:#f0843c}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:2rem 1.1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
+font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+h1{font-size:1.05rem;font-weight:600;color:var(--soft);margin:0 0 .6rem}
+h2{font-size:1.25rem;margin:2.6rem 0 .4rem}
+p{margin:.4rem 0;max-width:46rem}
+.verdict{font-size:1.5rem;line-height:1.32;font-weight:600;max-width:none;margin:.2rem 0 .7rem;text-wrap:pretty}
+.sure{font-size:1.05rem;color:var(--soft);max-width:52rem}
+.soft,figcaption,.note{color:var(--soft);font-size:.9rem}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.1rem;margin:.9rem 0}
+figure{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:.7rem .7rem .5rem;
+break-inside:avoid}
+figure svg{width:100%;height:auto;display:block;font-family:inherit}
+figcaption{margin:.45rem .25rem .15rem}
+.wide{overflow-x:auto;margin:.9rem 0}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.94rem}
+th,td{padding:.38rem .7rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
+th{font-weight:600;color:var(--soft)}
+th:first-child,td:first-child{text-align:left;padding-left:0}
+.dot{display:inline-block;width:.7em;height:.7em;border-radius:50%;margin-right:.5em}
+pre{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:.8rem;overflow-x:auto;font-size:.86rem;
+line-height:1.45;white-space:pre-wrap;overflow-wrap:anywhere}
+pre b{font-weight:400;color:var(--soft)}
+details{margin:.7rem 0}summary{cursor:pointer;color:var(--soft)}
+@media (max-width:40rem){body{padding-top:1.2rem}.verdict{font-size:1.22rem}h2{font-size:1.12rem}}
+@media print{:root{--ink:#000;--soft:#444;--rule:#bbb;--paper:#fff;--card:#fff}body{max-width:none;padding:0;font-size:11pt}
+figure{border-color:#ccc}.grid{grid-template-columns:1fr 1fr}details>*{display:block}h2{break-after:avoid}}
+"""
+
+
+def page(document: dict[str, Any], figures: dict[str, str]) -> str:
+    """The whole page, from report.json's document and the inline figures."""
+    verdict = document["verdict"]
+    first, second = verdict["sentences"]
+    parts = [
+        "<h1>To tie or not to tie</h1>",
+        f'<p class="verdict">{escape(first)}</p>',
+        f'<p class="sure">{escape(second)}</p>',
+        _contenders(document),
+        *_learning(document, figures),
+        *_ends(document, figures),
+        *_direct(document, figures),
+        *_samples(document),
+        *_settings(document),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        'img-src data:">\n<link rel="icon" href="data:,">\n'
+        f"<title>To tie or not to tie · tiebeam</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _contenders(document: dict[str, Any]) -> str:
+    rows = []
+    for v in document["variants"]:
+        rows.append(
+            [
+                f'<span class="dot" style="background:{escape(v["colour"])}"></span>{escape(v["title"])}',
+                _plus_minus(v["val_bpb"], v["val_bpb_error"]),
+                f"{v['params']:,}",
+                human_bytes(round(v["disk_bytes"])),
+                human_bytes(round(v["packed_bytes"])),
+                _plus_minus(v["packed_bpb"], v["packed_bpb_error"]),
+                f"{v['steps']:,.0f}",
+                f"{v['tokens_per_second']:,.0f}" if v["tokens_per_second"] else "–",
+                human_bytes(round(v["peak_bytes"])) if v["peak_bytes"] is not None else "–",
+            ]
+        )
+    heads = ["", "bits per byte", "parameters", "on disk", "packed", "packed bpb", "steps", "tokens/s", "peak memory"]
+    said = [f"{escape(v['title'])}: {escape(v['note'])}." for v in document["variants"] if v["note"]]
+    if any(v["name"] == "bridge" for v in document["variants"]):
+        said.append(
+            "A bridge has no word in an ordinary checkpoint: on disk it is multiplied out into a second table, so its "
+            "parameters are fewer than its bytes suggest."
+        )
+    errors = "± is the standard error over seeds. " if len(document["seeds"]) > 1 else ""
+    said.append(
+        f"{errors}Packed: matrices in int8, tables in fp16, compressed, and measured again after unpacking. "
+        "Peak memory is what a run's process grew by."
+    )
+    return _table(heads, rows) + f'<p class="note">{" ".join(said)}</p>'
+
+
+def _learning(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+    equal = {
+        "time": "Every run had the same training time; a faster one took more steps.",
+        "steps": "Every run took the same steps over the same batches.",
+        "params": f"Every model was brought to the parameters of the {document['anchor']} one.",
+    }[document["match"]]
+    yield "<h2>How they learned</h2>"
+    yield f"<p>{escape(equal)} The large dot is the whole held-out text; on the way only part of it is looked at.</p>"
+    yield _grid(
+        figures,
+        {
+            "held-out": "Held-out bits per byte over the run.",
+            "plane": "Size against quality, as saved and as packed. Lower left is better.",
+            "training": "Training loss; the bold line is a running mean.",
+            "bands": _bands_caption(document),
+        },
+    )
+
+
+def _bands_caption(document: dict[str, Any]) -> str:
+    found = document["runs"][0]["bands"]
+    return (
+        "Who pays: the difference in loss by how common the target is. Below zero is better than "
+        f"{document['variants'][0]['title']}. Each group is about a fifth of the text; the first is {found[0]['tokens']:,} "
+        f"tokens, the last {found[-1]['tokens']:,}."
+    )
+
+
+def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+    yield "<h2>What became of the tables</h2>"
+    yield _grid(
+        figures,
+        {
+            "gradient": "Of the gradient that reaches the vocabulary, the head's share: its norm over the sum of both.",
+            "spectrum": "How much of each table its leading directions hold.",
+            "norms": "Norms of rows against how often the token was seen.",
+        },
+    )
+    if document["alignment"]:
+        rows, heads = [], ["", "linear map, held out", "best rotation", "neighbours in common"]
+        mean = {
+            which: {
+                key: sum(a[which][key] for a in document["alignment"]) / len(document["alignment"])
+                for key in ("map_cosine", "procrustes", "knn")
+            }
+            for which in ("embed", "head", "each_other")
+        }
+        names = {
+            "embed": "tied table and the untied embedding",
+            "head": "tied table and the untied head",
+            "each_other": "the untied two with each other",
+        }
+        for which, name in names.items():
+            m = mean[which]
+            rows.append([name, f"{m['map_cosine']:.3f}", f"{m['procrustes']:.3f}", f"{100 * m['knn']:.1f}%"])
+        yield f"<p>{escape(_likeness(mean))}</p>"
+        yield _table(heads, rows)
+        held = document["alignment"][0]
+        yield (
+            f'<p class="note">Over {held["rows"]:,} tokens, centred. Cosine through a linear map fitted on other tokens; '
+            f"overlap of the best rotation; share of the ten nearest tokens that are the same (by chance "
+            f"{100 * held['knn_by_chance']:.1f}%).</p>"
+        )
+    rows = []
+    for run in document["runs"]:
+        if run["seed"] == document["seeds"][0]:
+            for end in ("embed",) if run["tied_at_end"] else ("embed", "head"):
+                d = run["drift"][end]
+                title = next(v["title"] for v in document["variants"] if v["name"] == run["variant"])
+                rows.append(
+                    [
+                        escape(f"{title}, {'table' if run['tied_at_end'] else end}"),
+                        f"{d['relative']:.1f}×",
+                        f"{d['cosine']:.3f}",
+                        f"{d['norm_before']:.2f} → {d['norm_after']:.2f}",
+                    ]
+                )
+    yield "<p>How far each table went from where it began:</p>"
+    yield _table(["", "distance / first norm", "cosine to its start", "norm"], rows)
+
+
+def _likeness(mean: dict[str, dict[str, float]]) -> str:
+    """Which end the tied table resembles, said only where the three measures agree."""
+    wins = [mean["head"][key] - mean["embed"][key] for key in ("map_cosine", "procrustes", "knn")]
+    if all(w > 0 for w in wins):
+        return "By all three measures the tied table resembles the untied model's head more than its embedding."
+    if all(w < 0 for w in wins):
+        return "By all three measures the tied table resembles the untied model's embedding more than its head."
+    return "The measures do not agree on which end of the untied model the tied table resembles more."
+
+
+def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+    found = document["bigrams"]
+    yield "<h2>What no layers can say</h2>"
+    yield (
+        f"<p>Before any layer there is the path token → embedding → head. Fitted to this text's pairs at width "
+        f"{found['dim']} over {found['vocab']:,} tokens, judged on held-out documents:</p>"
+    )
+    rows = [["unigram", found["unigram"]], *([f["name"], f] for f in found["forms"].values())]
+    rows.append(["smoothed bigram", found["smoothed_bigram"]])
+    body = [[escape(str(name)), f"{fit['bits']:.3f}", f"{fit['params']:,}"] for name, fit in rows]
+    yield _table(["", "bits per token", "parameters"], body)
+    yield "".join(f"<p>{escape(sentence)}</p>" for sentence in found["says"])
+    b = found["bounds"]
+    yield _table(
+        [f"best at rank {b['dim']}", "energy left out"],
+        [
+            ["any matrix", f"{100 * b['any']:.1f}%"],
+            ["symmetric", f"{100 * b['symmetric']:.1f}%"],
+            ["positive semidefinite", f"{100 * b['semidefinite']:.1f}%"],
+        ],
+    )
+    captions = {
+        "bigrams": "The same as bars.",
+        "heat-pmi": "This text's pairs: red where a pair is commoner than chance, blue where it is rarer. Read a row: "
+        "what comes after that token.",
+        "heat-antisymmetric": "Its antisymmetric half: what no symmetric path can say, that a comes before b and not "
+        "after.",
+    }
+    for v in document["variants"]:
+        path = f"heat-{v['name']}"
+        captions[path] = f"What the {v['title']} model's embedding and head alone say of the same pairs (logits)."
+    yield _grid(figures, captions)
+
+
+def _samples(document: dict[str, Any]) -> Iterable[str]:
+    yield "<h2>How they write</h2>"
+    yield '<p class="note">The same held-out opening (faint), one continuation each; temperature 0.7, one draw.</p>'
+    titles = {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
+    for sample in document["samples"]:
+        title, colour = titles[sample["variant"]]
+        yield f'<p><span class="dot" style="background:{escape(colour)}"></span>{escape(title)}</p>'
+        if sample.get("note"):
+            yield f'<p class="note">{escape(sample["note"])}</p>'
+        else:
+            yield f"<pre><b>{escape(sample['prompt'])}</b>{escape(sample['text'])}</pre>"
+
+
+def _settings(document: dict[str, Any]) -> Iterable[str]:
+    corpus, machine = document["corpus"], document["machine"]
+    yield "<h2>What it rests on</h2>"
+    seeds = ", ".join(map(str, document["seeds"]))
+    yield (
+        f"<p>{human_bytes(corpus['train']['bytes'])} of text in {corpus['train']['documents']:,} documents to learn from "
+        f"and {human_bytes(corpus['val']['bytes'])} in {corpus['val']['documents']:,} held out; a vocabulary of "
+        f"{corpus['vocab']:,}; {'seed' if len(document['seeds']) == 1 else 'seeds'} {seeds}. Text digest "
+        f"{escape(str(corpus['digest'])[:12])}.</p>"
+    )
+    yield (
+        f"<p>tiebeam {escape(document['tiebeam'])}, torch {escape(machine['torch'])}, Python "
+        f"{escape(machine['python'])} on {escape(machine['system'])} {escape(machine['processor'])}, {machine['cores']} "
+        f"cores, {machine['threads']} threads.</p>"
+    )
+    yield f"<p>To do it again:</p><pre>{escape(document['command'])}</pre>"
+    for run in document["runs"]:
+        if run["seed"] == document["seeds"][0]:
+            shown = escape(json.dumps(run["settings"], indent=2))
+            yield (
+                f"<details><summary>Every setting of {escape(run['name'])} ({human(run['params'])} parameters)</summary>"
+                f"<pre>{shown}</pre></details>"
+            )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells are HTML already."""
+    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _grid(figures: dict[str, str], captions: dict[str, str]) -> str:
+    cells = [
+        f"<figure>{figures[name]}<figcaption>{escape(caption)}</figcaption></figure>"
+        for name, caption in captions.items()
+        if name in figures
+    ]
+    return f'<div class="grid">{"".join(cells)}</div>'
+
+
+def _plus_minus(value: float, error: float | None) -> str:
+    return f"{value:.4f}" + (f" ± {error:.4f}" if error is not None else "")
