@@ -1,10 +1,11 @@
 """Who ties: known models, each with its source, how sure that is, and what speaks against it."""
 
 from tiebeam.catalog.models import KnownModel, find, known_models, matching, named
-from tiebeam.catalog.verdict import BANDS, Band, Verdict, neighbours, verdict
+from tiebeam.catalog.verdict import BANDS, SIZES, Band, Verdict, neighbours, verdict, verdict_by_size, within_sizes
 
 __all__ = [
     "BANDS",
+    "SIZES",
     "Band",
     "KnownModel",
     "Verdict",
@@ -14,4 +15,6 @@ __all__ = [
     "named",
     "neighbours",
     "verdict",
+    "verdict_by_size",
+    "within_sizes",
 ]

@@ -8,10 +8,12 @@ and those whose two tables differ in width, which nobody could tie.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from tiebeam.budget import Budget, human, percent
 from tiebeam.catalog.models import KnownModel, known_models
 
 
@@ -33,6 +35,7 @@ class Band:
 
 # One of two equal matrices is a half at most; the last band takes whatever comes.
 _EDGES = (0, 2, 5, 10, 15, 25, 101)
+SIZES = {"1B": 10**9, "7B": 7 * 10**9, "70B": 70 * 10**9}
 BANDS = tuple(Band(low, high) for low, high in pairwise(_EDGES))
 
 
@@ -79,6 +82,22 @@ def verdict(share: float) -> Verdict:
     tied = [model.name for model in models if model.tied]
     untied = [model.name for model in models if not model.tied]
     return Verdict(band, len(models), len(tied), tuple(tied if len(tied) < len(untied) else untied))
+
+
+def verdict_by_size(budget: Budget) -> str:
+    """Without a trunk there is no one share; say what the matrix would be in models of the usual sizes."""
+    found = []
+    for name, inside in within_sizes(budget):
+        if inside and (share := inside.head_share):
+            found.append(f"{percent(share)} of a {name} model, where {verdict(share).short}")
+    if not found:
+        return f"The two matrices alone are {human(2 * budget.matrix)}, more than a 70B model has."
+    return f"One matrix is {'; '.join(found)}, of the known models with such a head."
+
+
+def within_sizes(budget: Budget) -> Iterator[tuple[str, Budget | None]]:
+    """The pair in models of the usual sizes; None where it does not fit."""
+    return ((name, budget.within(total)) for name, total in SIZES.items())
 
 
 def neighbours(share: float, count: int = 3, besides: KnownModel | None = None) -> tuple[KnownModel, ...]:

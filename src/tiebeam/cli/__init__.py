@@ -29,6 +29,7 @@ VERBS = {
     "compare": "Tied against untied on your text, with a report to open.",
     "bigrams": "What a tied, bridged and untied direct path can say, in bits.",
     "lens": "The direct path of a real model: symmetry, rank, neighbours.",
+    "studio": "The web studio: the lesson, the calculator, your models and runs.",
 }
 
 

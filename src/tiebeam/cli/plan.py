@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tiebeam.budget import Budget, Memory, human, human_bytes, parse_count, percent, price
-from tiebeam.catalog import KnownModel, find, named, neighbours, verdict
+from tiebeam.catalog import KnownModel, find, named, neighbours, verdict, verdict_by_size, within_sizes
 from tiebeam.cli import render
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-SIZES = {"1B": 10**9, "7B": 7 * 10**9, "70B": 70 * 10**9}
 
 
 def _count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -43,7 +41,7 @@ class Plan:
     @property
     def verdict(self) -> str:
         share = self.budget.head_share
-        return verdict(share).sentence if share is not None else _verdict_by_size(self.budget)
+        return verdict(share).sentence if share is not None else verdict_by_size(self.budget)
 
 
 @click.command(short_help="The calculator: what tying saves.")
@@ -154,21 +152,6 @@ def _from_checkpoint(source: str) -> Plan:
     return Plan(budget, f"{report.model} · {report.architecture or report.format}", tied, remark)
 
 
-def _verdict_by_size(budget: Budget) -> str:
-    """Without a trunk there is no one share; say what the matrix would be in models of the usual sizes."""
-    found = []
-    for name, inside in _within_sizes(budget):
-        if inside and (share := inside.head_share):
-            found.append(f"{percent(share)} of a {name} model, where {verdict(share).short}")
-    if not found:
-        return f"The two matrices alone are {human(2 * budget.matrix)}, more than a 70B model has."
-    return f"One matrix is {'; '.join(found)}, of the known models with such a head."
-
-
-def _within_sizes(budget: Budget) -> Iterator[tuple[str, Budget | None]]:
-    return ((name, budget.within(total)) for name, total in SIZES.items())
-
-
 def _show(plan: Plan, console: Console) -> None:
     budget = plan.budget
     console.print(plan.title, style="bold")
@@ -247,7 +230,7 @@ def _bars(budget: Budget, trunk: int) -> Iterator[Text]:
 def _by_size(budget: Budget, cells: int) -> Iterator[Text]:
     """The pair in models of the usual sizes, both matrices counted, and what known models do there."""
     rows: list[tuple[str | Text, ...]] = [("in a model of", "head", "tied", "", "known models")]
-    for name, inside in _within_sizes(budget):
+    for name, inside in within_sizes(budget):
         if inside is None or inside.trunk is None or inside.head_share is None:
             rows.append((name, "-", "-", "", f"pair is {human(2 * budget.matrix)}"))
             continue

@@ -1,0 +1,42 @@
+// Elements from JavaScript, without a framework. Styles are set property by property: the page's policy forbids
+// style attributes.
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v);
+    else if (name === "value" || name === "checked" || name === "disabled") node[name] = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) node.append(child);
+  }
+  return node;
+}
+
+export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+
+let made = 0;
+export const freshId = (stem) => `${stem}-${++made}`;
+
+// `code` and *emphasis* in short prose, so that texts can be written as plain strings.
+export function prose(text) {
+  return text.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
+    if (part.startsWith("`")) return h("code", null, part.slice(1, -1));
+    if (part.startsWith("*") && part.length > 1) return h("em", null, part.slice(1, -1));
+    return part;
+  });
+}
+
+export const paragraphs = (texts) => [texts].flat().map((text) => (typeof text === "string" ? h("p", null, prose(text)) : text));
+
+export const media = (query) => window.matchMedia(query);
+
+export function swatch(tied) {
+  return h("span", { class: `swatch ${tied ? "tied" : "untied"}`, "aria-hidden": "true" });
+}
+
+export const tieWord = (tied) => h("span", { class: "tieword" }, swatch(tied), tied ? "tied" : "untied");
