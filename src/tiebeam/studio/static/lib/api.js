@@ -1,0 +1,36 @@
+// The studio's own server, and errors as its sentences.
+export async function get(path) {
+  return answer(await fetch(path, { headers: { accept: "application/json" } }));
+}
+
+export async function post(path, body) {
+  return answer(await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }));
+}
+
+async function answer(response) {
+  const document = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(document?.error ?? `the studio answered ${response.status}`);
+  return document;
+}
+
+let known = null;
+export const catalog = () => (known ??= get("catalog.json"));
+
+// A stream of server-sent events from a POST: calls on(name, data) for each; ends with the stream.
+export async function postStream(path, body, on, signal) {
+  const response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+  if (!response.ok) await answer(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const name = /^event: (.*)$/m.exec(part)?.[1];
+      const data = /^data: (.*)$/m.exec(part)?.[1];
+      if (name) on(name, JSON.parse(data ?? "null"));
+    }
+  }
+}

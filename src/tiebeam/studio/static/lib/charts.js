@@ -1,0 +1,119 @@
+// The few charts of the studio, as SVG and plain boxes.
+import { h, s, tieWord } from "./dom.js";
+import { grouped, human, percent } from "./numbers.js";
+
+// Horizontal bars with a zero line where values may be negative. items: {name, value, label, on, tone}
+export function hbars(items, { low, high } = {}) {
+  const from = Math.min(0, low ?? Math.min(...items.map((item) => item.value)));
+  const to = Math.max(1e-9, high ?? Math.max(...items.map((item) => item.value)), from + 1e-9);
+  const at = (x) => `${(100 * (Math.max(from, Math.min(to, x)) - from)) / (to - from)}%`;
+  return h("div", { class: "hbars" }, items.map((item) => h("div", { class: `hbar${item.on ? " on" : ""}` },
+    h("span", { class: "name" }, item.name),
+    h("span", { class: "track", "aria-hidden": "true" },
+      from < 0 ? h("span", { class: "zero", style: { left: at(0) } }) : null,
+      h("span", {
+        class: `fill ${item.tone ?? (item.value < 0 ? "minus" : "plus")}`,
+        style: { left: item.value < 0 ? at(item.value) : at(0), width: `${(100 * Math.abs(Math.max(from, Math.min(to, item.value)))) / (to - from)}%` },
+      })),
+    h("span", { class: "amount" }, item.label ?? item.value.toFixed(2)))));
+}
+
+// Tied and untied models to one scale. trunk and matrix are BigInt.
+export function shareBars(trunk, matrix) {
+  const whole = trunk + 2n * matrix;
+  const width = (part) => ({ width: `${Number((part * 1_000_000n) / whole) / 10_000}%` });
+  const bar = (name, tied, parts, total) => h("div", { class: "stackbar" }, h("span", null, name),
+    h("span", { class: "track", "aria-hidden": "true" }, parts), h("span", { class: "amount" }, human(total)));
+  return h("div", { class: "bars" },
+    bar("tied", true, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) })], trunk + matrix),
+    bar("untied", false, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) }), h("span", { class: "second", style: width(matrix) })], whole),
+    h("ul", { class: "legend" },
+      h("li", null, h("span", { class: "swatch trunk", "aria-hidden": "true" }), "trunk"),
+      h("li", null, h("span", { class: "swatch tied", "aria-hidden": "true" }), "embedding"),
+      h("li", null, h("span", { class: "swatch untied", "aria-hidden": "true" }), "a head of its own")));
+}
+
+const diamond = (x, y, r) => `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z`;
+
+// Every known model: share of the head against size. `yours` is {share, total}; pick(model) on a click.
+export function scatter(models, { yours = null, pick = null, narrow = false } = {}) {
+  const [W, H, left, right, top, bottom] = narrow ? [380, 380, 38, 10, 14, 44] : [980, 430, 52, 20, 14, 44];
+  const known = models.filter((model) => model.head_share !== null);
+  const totals = known.map((model) => model.untied_total);
+  const [low, high] = [Math.log10(Math.min(...totals, yours?.total ?? Infinity)) - 0.08, Math.log10(Math.max(...totals, yours?.total ?? 0)) + 0.08];
+  const x = (total) => left + ((W - left - right) * (Math.log10(total) - low)) / (high - low);
+  const y = (share) => H - bottom - (H - top - bottom) * Math.sqrt(share / 0.5); // small shares get room
+  const chart = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img",
+    "aria-label": `${known.length} known models by size and by the share of one vocabulary matrix; small models tie, large ones do not. The table below has the numbers.` });
+  for (const share of [0.01, 0.05, 0.1, 0.2, 0.3, 0.5]) {
+    chart.append(s("line", { class: "axis", x1: left, x2: W - right, y1: y(share), y2: y(share) }),
+      s("text", { x: left - 8, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(100 * share)}%`));
+  }
+  for (let power = Math.ceil(low); power <= high; power++) {
+    const name = ["1", "10", "100"][power % 3] + ({ 6: "M", 7: "M", 8: "M", 9: "B", 10: "B", 11: "B", 12: "T", 13: "T", 14: "T" }[power] ?? "");
+    chart.append(s("line", { class: "axis", x1: x(10 ** power), x2: x(10 ** power), y1: top, y2: H - bottom }),
+      s("text", { x: x(10 ** power), y: H - bottom + 18, "text-anchor": "middle" }, name));
+  }
+  chart.append(s("text", { x: W - right, y: H - 6, "text-anchor": "end" }, narrow ? "size →" : "parameters, untied →"),
+    s("text", { x: left, y: H - 6 }, narrow ? "↑ share of one matrix" : "↑ one matrix, share of the model"));
+  const tip = h("p", { class: "tip quiet", "aria-live": "polite" }, "Point at a model to see its numbers", pick ? "; click it to start from it." : ".");
+  const tell = (model) => tip.replaceChildren(h("strong", null, model.name), " · ", tieWord(model.tied), ` · ${percent(model.head_share)} of ${human(model.untied_total)} · ${grouped(model.vocab)} × ${grouped(model.dim)}`);
+  for (const model of known) {
+    const [cx, cy] = [x(model.untied_total), y(model.head_share)];
+    const mark = model.tied ? s("circle", { cx, cy, r: narrow ? 4 : 5.5 }) : s("path", { d: diamond(cx, cy, narrow ? 4.8 : 6.5) });
+    mark.setAttribute("class", `mark ${model.tied ? "tied" : "untied"}`);
+    mark.addEventListener("pointerenter", () => tell(model));
+    mark.addEventListener("click", () => { tell(model); pick?.(model); });
+    chart.append(mark);
+  }
+  if (yours) {
+    const [cx, cy] = [x(yours.total), y(yours.share)];
+    const flip = cx > W * 0.7;
+    chart.append(s("circle", { class: "yours", cx, cy, r: 11 }), s("circle", { cx, cy, r: 2.5, fill: "currentColor" }),
+      s("text", { class: "yours-label", x: cx + (flip ? -17 : 17), y: cy + 5, "text-anchor": flip ? "end" : "start" }, `yours, ${percent(yours.share)}`));
+  }
+  return h("div", null, chart, h("ul", { class: "legend" }, h("li", null, tieWord(true)), h("li", null, tieWord(false))), tip);
+}
+
+// Curves: series of {name, tone, points: [[x, y], ...]}.
+export function curves(series, { yLabel = "", xLabel = "step", height = 300, width = 900, refs = [], log = false } = {}) {
+  const [left, right, top, bottom] = [56, 14, 12, 40];
+  const all = series.flatMap((line) => line.points);
+  const chart = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `${yLabel} against ${xLabel}: ${series.map((line) => `${line.name} ends at ${line.points.at(-1)?.[1].toPrecision(4) ?? "nothing yet"}`).join(", ")}` });
+  if (!all.length) return chart;
+  const xs = all.map((p) => p[0]);
+  const ys = [...all.map((p) => p[1]), ...refs.map((ref) => ref.y)];
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)];
+  const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || 0.1;
+  const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];
+  const X = (v) => left + ((width - left - right) * (v - x0)) / (x1 - x0);
+  const Y = (v) => height - bottom - ((height - top - bottom) * (v - y0)) / (y1 - y0);
+  for (const tick of ticks(y0, y1, 5)) {
+    chart.append(s("line", { class: "axis", x1: left, x2: width - right, y1: Y(tick), y2: Y(tick) }),
+      s("text", { x: left - 8, y: Y(tick) + 4, "text-anchor": "end" }, String(+tick.toPrecision(4))));
+  }
+  for (const tick of ticks(x0, x1, 6)) chart.append(s("text", { x: X(tick), y: height - bottom + 18, "text-anchor": "middle" }, grouped(Math.round(tick))));
+  chart.append(s("text", { x: width - right, y: height - 4, "text-anchor": "end" }, `${xLabel} →`), s("text", { x: left, y: height - 4 }, `↑ ${yLabel}`));
+  for (const ref of refs) {
+    chart.append(s("line", { class: "ref", x1: left, x2: width - right, y1: Y(ref.y), y2: Y(ref.y) }),
+      s("text", { x: width - right, y: Y(ref.y) - 5, "text-anchor": "end" }, ref.name));
+  }
+  for (const line of series) {
+    const kept = thin(line.points, 600);
+    chart.append(s("path", { class: `line ${line.tone}`, d: kept.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("") }));
+    if (kept.length === 1) chart.append(s("circle", { class: `mark ${line.tone}`, cx: X(kept[0][0]), cy: Y(kept[0][1]), r: 3.5 }));
+  }
+  return chart;
+}
+
+function ticks(low, high, about) {
+  const rough = (high - low) / about;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((candidate) => candidate >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + 1e-12; at += step) found.push(at);
+  return found;
+}
+
+const thin = (points, most) => (points.length <= most ? points : points.filter((_, i) => i % Math.ceil(points.length / most) === 0 || i === points.length - 1));

@@ -1,0 +1,86 @@
+// The lesson: scroll-synced where there is room and motion is welcome; otherwise every step stands with its own frame.
+import { catalog } from "../lib/api.js";
+import { h, media, paragraphs } from "../lib/dom.js";
+import { chapters } from "../lesson/chapters.js";
+import { onChange, reset } from "../lesson/progress.js";
+import { predict } from "../lesson/questions.js";
+
+export async function show(main, aside) {
+  const story = chapters(await catalog());
+  const roomy = media("(min-width: 1000px) and (prefers-reduced-motion: no-preference)");
+  const draw = () => main.replaceChildren(opening(story), ...story.map((chapter, n) => section(chapter, n, roomy.matches)));
+  draw();
+  roomy.addEventListener("change", draw);
+  const count = h("span");
+  const meter = h("progress", { max: 150, value: 0, "aria-label": "Points in this lesson" });
+  aside.replaceChildren(h("span", { class: "xp" }, count, meter), h("button", { type: "button", class: "plain tiny", onclick: reset }, "reset"));
+  onChange((points) => { count.textContent = `${points} XP`; meter.value = Math.min(150, points); });
+  document.addEventListener("keydown", walk);
+}
+
+function opening(story) {
+  return h("section", { class: "hero" },
+    h("h1", null, "Two ends, one matrix?"),
+    h("p", { class: "lead" }, "A language model turns words into vectors at one end and vectors into words at the other. Both ends are a table with a row per word. Some models use one table for both. Here is what that does, with numbers you can change."),
+    h("nav", { "aria-label": "Chapters" }, h("ol", { class: "toc" }, story.map((chapter) => h("li", null, h("a", { href: `#${chapter.id}` }, chapter.title))))),
+    h("p", { class: "note" }, "Scroll, or step with the keys → and ← (n and p work, too). Nothing is locked; points are kept in this browser only."));
+}
+
+function section(chapter, n, roomy) {
+  const titled = h("header", null, h("p", { class: "kicker" }, `${n + 1} of 9`), h("h2", { id: `${chapter.id}-title` }, chapter.title), paragraphs(chapter.intro ?? []));
+  const parts = [titled];
+  if (chapter.steps) parts.push(roomy ? synced(chapter) : inline(chapter));
+  if (chapter.ask && !chapter.steps) parts.push(predict(chapter.ask));
+  if (chapter.play) parts.push(h("div", { class: "play" }, chapter.play().element));
+  parts.push(...paragraphs(chapter.after ?? []));
+  if (chapter.second) parts.push(h("div", { class: "play" }, chapter.second().element));
+  parts.push(...paragraphs(chapter.close ?? []));
+  if (chapter.custom) parts.push(chapter.custom());
+  if (chapter.ask && chapter.steps) parts.push(predict(chapter.ask));
+  if (!chapter.steps) titled.classList.add("step"), titled.setAttribute("tabindex", "-1");
+  return h("section", { class: "chapter", id: chapter.id, "aria-labelledby": `${chapter.id}-title` }, parts);
+}
+
+const told = (step, ...more) => h("div", { class: "step", tabindex: "-1" }, h("h3", null, step.title), paragraphs(step.text), more);
+
+function synced(chapter) {
+  const figure = chapter.figure();
+  const stage = h("div", { class: "stage", role: "group", "aria-label": `Figure: ${chapter.title}` }, figure.element);
+  const steps = chapter.steps.map((step) => told(step));
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) pick(steps.indexOf(entry.target));
+  }, { rootMargin: "-45% 0px -45% 0px" });
+  let now = -1;
+  function pick(i) {
+    if (i === now) return;
+    now = i;
+    steps.forEach((step, k) => step.classList.toggle("on", k === i));
+    figure.show(i);
+  }
+  steps.forEach((step) => { seen.observe(step); step.addEventListener("focus", () => pick(steps.indexOf(step))); });
+  pick(0);
+  return h("div", { class: "synced" }, h("div", null, steps), stage);
+}
+
+function inline(chapter) {
+  return h("div", { class: "inline" }, chapter.steps.map((step, i) => {
+    const figure = chapter.figure();
+    figure.show(i);
+    return told(step, h("div", { class: "stage" }, figure.element));
+  }));
+}
+
+// → and n go to the next step, ← and p to the one before; never while something is being typed or chosen.
+function walk(event) {
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary")) return;
+  const by = { ArrowRight: 1, n: 1, ArrowLeft: -1, p: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  const steps = [...document.querySelectorAll(".step")];
+  const here = document.activeElement.closest?.(".step");
+  const passed = steps.filter((step) => step.getBoundingClientRect().top < window.innerHeight / 2).length - 1;
+  const from = here ? steps.indexOf(here) : by > 0 ? passed : passed + (passed < 0 ? 1 : 0);
+  const next = steps[Math.max(0, Math.min(steps.length - 1, from + by))];
+  next.focus({ preventScroll: true });
+  next.scrollIntoView({ block: next.offsetHeight > window.innerHeight * 0.7 ? "start" : "center" });
+}

@@ -1,0 +1,177 @@
+// Your models: the inspect report, the doctor's findings, the tensors, the direct path, the neighbours, the spectrum.
+import { get, post } from "../lib/api.js";
+import { curves, hbars, shareBars } from "../lib/charts.js";
+import { freshId, h, swatch } from "../lib/dom.js";
+import { grid } from "../lib/grid.js";
+import { grouped, human, humanBytes, percent, signed } from "../lib/numbers.js";
+
+export async function show(main) {
+  const [{ models }, status] = await Promise.all([get("api/models"), get("api/status")]);
+  const here = h("div", { class: "stack-wide" });
+  const list = h("div", { class: "choices tall" });
+  const typed = h("input", { id: "path", type: "text", autocomplete: "off", spellcheck: "false", placeholder: status.root ? `${status.root}/…` : "/path/to/model", "aria-describedby": "path-note" });
+  const problem = h("p", { class: "error", role: "alert" });
+  const form = h("form", { class: "field", onsubmit: (event) => { event.preventDefault(); find(typed.value); } },
+    h("label", { for: "path" }, "Open a path"), typed,
+    h("span", { class: "hint", id: "path-note" }, status.root ? `Type it or drop a file’s path here; anything below ${status.root}.` : "Only models named on the command line can be read; start with --root DIR to open others."),
+    h("div", null, h("button", { type: "submit" }, "Open")), problem);
+  const side = h("section", { class: "panel stack", "aria-label": "Models" }, models.length ? h("fieldset", null, h("legend", null, "Models"), list) : h("p", null, "No model yet."), form);
+  main.replaceChildren(h("h1", null, "Your models"), h("div", { class: "side-by-side play" }, side, here));
+  for (const model of models) offer(model);
+  side.addEventListener("dragover", (event) => event.preventDefault());
+  side.addEventListener("drop", (event) => {
+    event.preventDefault();
+    typed.value = (event.dataTransfer.getData("text/uri-list") || event.dataTransfer.getData("text/plain")).split("\n")[0].trim();
+    if (typed.value) find(decodeURI(typed.value));
+    else problem.textContent = "A browser hides the path of a dropped file; drop its path as text, or type it.";
+  });
+
+  function offer(model) {
+    const input = h("input", { type: "radio", name: "model", value: model.id, onchange: () => open(model) });
+    list.append(h("label", { class: "choice" }, input, h("span", null, model.name)));
+    return input;
+  }
+  async function find(path) {
+    problem.textContent = "";
+    try {
+      const model = await post("api/models/find", { path });
+      const known = list.querySelector(`input[value="${model.id}"]`) ?? offer(model);
+      known.checked = true;
+      await open(model);
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  }
+  async function open(model) {
+    history.replaceState(null, "", `?model=${model.id}`);
+    here.replaceChildren(h("p", { class: "quiet", role: "status" }, `Reading ${model.name} …`));
+    try {
+      const report = await get(`api/models/${model.id}`);
+      here.replaceChildren(...view(model, report));
+    } catch (error) {
+      here.replaceChildren(h("p", { class: "notice error", role: "alert" }, error.message));
+    }
+  }
+  const wanted = new URLSearchParams(location.search).get("model");
+  const first = models.find((model) => model.id === wanted) ?? models[0];
+  if (!first) {
+    here.replaceChildren(h("div", { class: "panel empty" }, h("h2", null, "Nothing to look at yet"), h("p", { class: "quiet" }, "Name a model when you start the studio:"), h("p", null, h("code", null, "tiebeam studio ./my-model")), h("p", { class: "quiet" }, "or a directory of them:"), h("p", null, h("code", null, "tiebeam studio --root ~/models"))));
+    return;
+  }
+  list.querySelector(`input[value="${first.id}"]`).checked = true;
+  await open(first);
+}
+
+function view(model, report) {
+  const one = ["shared", "twin", "swapped"].includes(report.tie);
+  const params = report.params;
+  const fact = (name, value, more) => h("div", null, h("dt", null, name), h("dd", null, value, more ? h("small", null, more) : null));
+  const declared = report.declared === null ? "nothing" : report.declared ? "tied" : "untied";
+  const head = h("section", { class: "panel stack", "aria-labelledby": "tie" },
+    h("h2", { id: "tie" }, swatch(one), report.tie, report.healthy ? null : h("span", { class: "row", style: { display: "inline-flex", "margin-left": "0.6rem" } }, h("span", { class: "pill error" }, "not healthy"))),
+    h("p", null, `${report.meaning}.`),
+    h("p", { class: "quiet small" }, `${report.architecture ?? "unknown architecture"} · ${report.format} · ${humanBytes(report.bytes)}`),
+    h("dl", { class: "facts" },
+      fact("Declared", declared, report.declared_by),
+      fact("Stored", report.stored.length ? report.stored.join(" and ") : "neither", [report.embed, report.head].filter(Boolean).map((m) => `${m.name} ${m.shape.map(grouped).join(" × ")} ${m.dtype}`).join("; ")),
+      fact("Equal", report.equal === null ? "–" : report.equal ? "yes" : "no", report.equal === null ? "one matrix: nothing to compare" : "the two matrices’ numbers"),
+      fact("Parameters", human(params.total), grouped(params.total))),
+    report.tie === "none" ? null : h("div", null, shareBars(BigInt(params.trunk), BigInt(params.saved_by_tying)), h("p", { class: "note" }, `One matrix is ${percent(params.head_share)} of the untied model.`)),
+    report.notes.map((note) => h("p", { class: "note" }, note)));
+  const parts = [head, doctor(report)];
+  if (report.tie !== "none") parts.push(words(model), spectrumOf(model));
+  parts.push(tensors(model));
+  return parts;
+}
+
+function doctor(report) {
+  const rank = { error: "error", warning: "warning", note: "note" };
+  return h("section", { class: "panel stack", "aria-labelledby": "doctor" }, h("h2", { id: "doctor" }, "The doctor"),
+    report.findings.length ? report.findings.map((finding) => h("article", null,
+      h("h3", null, h("span", { class: `pill ${rank[finding.severity]}` }, `${finding.code} ${finding.severity}`)), h("p", null, h("strong", null, finding.title)),
+      h("p", { class: "small mono" }, finding.evidence), h("p", { class: "small" }, finding.cause), h("p", { class: "small" }, h("strong", null, "Cure: "), finding.fix))) : h("p", null, "Nothing found."),
+    h("details", null, h("summary", null, "What each loader will do"), h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Loaders" }, h("table", { class: "data words" },
+      h("tbody", null, report.loaders.map((loader) => h("tr", null, Object.entries(loader).slice(0, 4).map(([, value], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, value === null ? "–" : String(value)))))))))); 
+}
+
+const shownToken = (token) => (token.text === null || token.text === undefined ? `#${token.id}` : token.text.replaceAll(" ", "␣").replaceAll("\n", "⏎"));
+
+function words(model) {
+  const id = freshId("text");
+  const input = h("input", { id, type: "text", value: "New York City", autocomplete: "off", spellcheck: "false" });
+  const out = h("div", { class: "stack", role: "status" });
+  const ask = async () => {
+    const text = input.value;
+    const query = /^[\d\s,]+$/.test(text) ? `ids=${encodeURIComponent(text)}` : `text=${encodeURIComponent(text)}`;
+    out.replaceChildren(h("p", { class: "quiet" }, "Reading the tables …"));
+    try {
+      const direct = await get(`api/models/${model.id}/direct?${query}&k=6`);
+      const near = await get(`api/models/${model.id}/neighbours?${query}&k=6`);
+      out.replaceChildren(...told(direct, near));
+    } catch (error) {
+      out.replaceChildren(h("p", { class: "error" }, error.message));
+    }
+  };
+  return h("section", { class: "panel stack", "aria-labelledby": "direct" }, h("h2", { id: "direct" }, "The direct path of words you type"),
+    h("p", { class: "quiet small" }, "What the two tables say to each other with no layer between them: the dot product of a word’s embedding with every row of the head (before any norm)."),
+    h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); ask(); } }, h("label", { for: id }, "Text, or token ids"), h("span", { style: { flex: "1 1 12rem" } }, input), h("button", { type: "submit", class: "first" }, "Look")), out);
+}
+
+function told(direct, near) {
+  const names = direct.tokens.slice(0, direct.between.length).map(shownToken);
+  const bars = (list, tone) => hbars(list.map((score) => ({ name: shownToken(score), value: score.score, label: signed(score.score, 3), tone })));
+  return [
+    grid(direct.between, { rows: names, columns: names, caption: "Row: the word here. Column: the word that may come.", digits: 2 }).element,
+    h("p", { class: "note" }, direct.tied ? "One table: this square is symmetric, and its diagonal is never negative." : "Two tables: this square need not be symmetric."),
+    ...direct.tokens.slice(0, 4).map((token, i) => h("div", null,
+      h("h3", null, h("code", null, shownToken(token))),
+      h("p", { class: "note" }, token.rank === null ? "" : `It scores itself ${signed(token.itself, 3)}: place ${grouped(token.rank)} of all.`),
+      h("div", { class: "columns" }, h("div", null, h("p", { class: "small" }, h("strong", null, "direct path likes")), bars(token.top)),
+        near.tokens[i] ? h("div", null, h("p", { class: "small" }, h("strong", null, near.tied ? "nearest rows (cosine)" : "nearest in the embedding")), bars(near.tokens[i].embed, "tied")) : null,
+        near.tokens[i]?.head ? h("div", null, h("p", { class: "small" }, h("strong", null, "nearest in the head")), bars(near.tokens[i].head, "untied")) : null))),
+  ];
+}
+
+function spectrumOf(model) {
+  const out = h("div", { role: "status" });
+  const button = h("button", { type: "button", onclick: async () => {
+    button.disabled = true;
+    out.replaceChildren(h("p", { class: "quiet" }, "Computing …"));
+    try {
+      const found = await get(`api/models/${model.id}/spectrum`);
+      const line = (name, tone, values) => ({ name, tone, points: values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]) });
+      out.replaceChildren(
+        curves([line("embedding", "tied", found.embed), ...(found.head ? [line("head", "untied", found.head)] : [])], { xLabel: "singular value", yLabel: "log₁₀ of its size" }),
+        h("p", { class: "note" }, found.tied ? "One table, so E·Eᵀ is symmetric and positive semidefinite: nothing antisymmetric, nothing negative." : `Of the energy of E·Wᵀ, ${percent(found.antisymmetric)} is antisymmetric; of its symmetric half, ${percent(found.negative)} is in negative eigenvalues. A tied pair could hold neither.`, found.sampled ? ` From ${grouped(found.rows)} sampled rows.` : ""));
+    } catch (error) {
+      out.replaceChildren(h("p", { class: "error" }, error.message));
+    }
+    button.disabled = false;
+  } }, "Compute the spectrum");
+  return h("section", { class: "panel stack", "aria-labelledby": "spectrum" }, h("h2", { id: "spectrum" }, "Spectrum"), h("p", { class: "quiet small" }, "The singular values of the tables, and what follows for the direct path. Reads both tables once."), h("div", null, button), out);
+}
+
+function tensors(model) {
+  const body = h("tbody");
+  const filter = h("input", { id: "filter", type: "text", autocomplete: "off", spellcheck: "false" });
+  const more = h("p", { class: "note" });
+  let all = null;
+  const draw = () => {
+    const wanted = all.filter((t) => t.name.toLowerCase().includes(filter.value.toLowerCase()));
+    body.replaceChildren(...wanted.slice(0, 300).map((t) => h("tr", null, h("td", { class: "name" }, t.role ? h("strong", null, t.name, ` · ${t.role}`) : t.name), h("td", null, t.shape.map(grouped).join(" × ")), h("td", null, t.dtype), h("td", null, humanBytes(t.bytes)))));
+    more.textContent = `${grouped(wanted.length)} of ${grouped(all.length)} tensors${wanted.length > 300 ? "; the first 300 are shown" : ""}.`;
+  };
+  filter.addEventListener("input", () => all && draw());
+  const details = h("details", null, h("summary", null, "Show them"), h("div", { class: "stack play" }, h("div", { class: "field" }, h("label", { for: "filter" }, "Names that contain"), filter), more,
+    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Tensors" }, h("table", { class: "data" }, h("thead", null, h("tr", null, ["name", "shape", "type", "size"].map((name) => h("th", { scope: "col" }, name)))), body))));
+  details.addEventListener("toggle", async () => {
+    if (all || !details.open) return;
+    try {
+      ({ tensors: all } = await get(`api/models/${model.id}/tensors`));
+      draw();
+    } catch (error) {
+      more.textContent = error.message;
+    }
+  });
+  return h("section", { class: "panel stack", "aria-labelledby": "tensors" }, h("h2", { id: "tensors" }, "Tensors"), details);
+}

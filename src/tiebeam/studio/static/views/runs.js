@@ -1,0 +1,62 @@
+// Your runs: curves that grow while a training runs, tied and untied overlaid.
+import { get } from "../lib/api.js";
+import { curves } from "../lib/charts.js";
+import { h, swatch } from "../lib/dom.js";
+import { grouped, percent } from "../lib/numbers.js";
+
+// The curves worth drawing, in order; a run that does not report one is left out of it.
+const CURVES = [
+  ["val_bpb", "validation, bits per byte"],
+  ["bpb", "training, bits per byte"],
+  ["loss", "training loss, nats"],
+  ["head_share", "share of the table’s gradient that comes from the head"],
+  ["tokens_per_second", "tokens per second"],
+];
+
+export async function show(main) {
+  const { runs } = await get("api/runs");
+  if (!runs.length) {
+    main.replaceChildren(h("h1", null, "Your runs"), h("div", { class: "panel empty play" }, h("h2", null, "No run yet"), h("p", { class: "quiet" }, "Train something, then name it, or the directory above it:"), h("p", null, h("code", null, "tiebeam studio runs/tied runs/untied"))));
+    return;
+  }
+  const kept = new Map(runs.map((run) => [run.id, { run, records: [], on: true }]));
+  const charts = h("div", { class: "stack-wide" });
+  const samples = h("section", { class: "panel stack", "aria-labelledby": "samples", hidden: true });
+  const body = h("tbody");
+  main.replaceChildren(h("h1", null, "Your runs"),
+    h("section", { class: "panel play", "aria-label": "Runs" }, h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Runs" }, h("table", { class: "data" }, h("thead", null, h("tr", null, ["run", "pair", "state", "step", "loss", "val bpb", "head’s share"].map((name) => h("th", { scope: "col" }, name)))), body))),
+    h("div", { class: "play" }, charts), h("div", { class: "play" }, samples));
+
+  let waiting = 0;
+  const redraw = () => { waiting ||= requestAnimationFrame(() => { waiting = 0; draw(); }); };
+  const number = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
+  const latest = (records, key) => records.findLast((record) => Number.isFinite(record[key]))?.[key];
+
+  function draw() {
+    body.replaceChildren(...[...kept.values()].map((one) => {
+      const { run, records } = one;
+      const box = h("input", { type: "checkbox", checked: one.on, "aria-label": `Draw ${run.name}`, onchange: (event) => { one.on = event.target.checked; redraw(); } });
+      const share = latest(records, "head_share");
+      return h("tr", null, h("th", { scope: "row" }, h("label", { class: "row" }, box, run.name)), h("td", null, run.tied === null ? "–" : [swatch(run.tied), run.tied ? "tied" : "untied"]),
+        h("td", null, run.live ? "running" : "at rest"), h("td", null, grouped(latest(records, "step") ?? 0)), h("td", null, number(latest(records, "loss"), 3)), h("td", null, number(latest(records, "val_bpb"), 4)), h("td", null, share === undefined ? "–" : percent(share)));
+    }));
+    const drawn = [...kept.values()].filter((one) => one.on);
+    charts.replaceChildren(...CURVES.map(([key, label]) => {
+      const series = drawn.map(({ run, records }) => ({ name: run.name, tone: run.tied === null ? "plain" : run.tied ? "tied" : "untied", points: records.filter((record) => Number.isFinite(record[key]) && Number.isFinite(record.step)).map((record) => [record.step, record[key]]) })).filter((line) => line.points.length);
+      if (!series.length) return null;
+      return h("section", { class: "panel", "aria-label": label }, h("h2", null, label), curves(series, { yLabel: label.split(",").at(-1).trim(), height: 280 }),
+        h("ul", { class: "legend" }, series.map((line) => h("li", null, h("span", { class: `swatch ${line.tone}`, "aria-hidden": "true" }), `${line.name}: ${line.points.at(-1)[1].toPrecision(4)}`))));
+    }).filter(Boolean));
+    const said = drawn.flatMap(({ run, records }) => { const record = records.findLast((one) => typeof one.sample === "string"); return record ? [[run, record]] : []; });
+    samples.hidden = !said.length;
+    samples.replaceChildren(h("h2", { id: "samples" }, "Samples"), ...said.map(([run, record]) => h("article", null, h("h3", { class: "small" }, `${run.name}, step ${grouped(record.step ?? 0)}`), h("p", { class: "said small" }, record.sample))));
+  }
+  draw();
+  for (const one of kept.values()) {
+    const source = new EventSource(`api/runs/${one.run.id}/events`);
+    source.addEventListener("reset", () => { one.records = []; redraw(); });
+    source.addEventListener("records", (event) => { one.records.push(...JSON.parse(event.data)); redraw(); });
+    source.addEventListener("open", () => { one.records = []; });
+    addEventListener("pagehide", () => source.close());
+  }
+}
