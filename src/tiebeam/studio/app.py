@@ -41,7 +41,7 @@ def build(shelf: Shelf, port: int) -> ASGIApp:
         "/api/plan": ("GET", studio.plan),
         "/api/catalog": ("GET", studio.catalog),
         "/api/models": ("GET", studio.models),
-        "/api/models/find": ("POST", studio.find),
+        "/api/find": ("POST", studio.find),
         "/api/models/{id}": ("GET", studio.model),
         "/api/models/{id}/tensors": ("GET", studio.tensors),
         "/api/models/{id}/direct": ("GET", studio.direct),
@@ -53,9 +53,9 @@ def build(shelf: Shelf, port: int) -> ASGIApp:
         "/api/generate": ("POST", studio.generate),
     }
     routes = [Route(path, _answering(handler), methods=[method]) for path, (method, handler) in api.items()]
-    app = Starlette(
-        routes=[*routes, Route("/{name:path}", _page, methods=["GET"])], exception_handlers={HTTPException: _refused}
-    )
+    routes += [Route(f"/{name}", _page, methods=["GET"]) for name in pages.files(live=True)]
+    routes.append(Route("/", _page, methods=["GET"]))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
     return Guard(app, port)
 
 
@@ -67,8 +67,6 @@ def _answering(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[R
             return await handler(request)
         except TiebeamError as error:
             return JSONResponse({"error": str(error)}, status_of(error))
-        except BodyTooLarge:
-            raise
         except Exception:
             traceback.print_exc(file=sys.stderr)
             return JSONResponse({"error": "the studio failed on this; the reason is in its terminal"}, 500)
@@ -77,7 +75,7 @@ def _answering(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[R
 
 
 def status_of(error: TiebeamError) -> int:
-    kinds = {NotFound: 404, Forbidden: 403, BadRequest: 400, MissingExtra: 501}
+    kinds = {NotFound: 404, Forbidden: 403, BadRequest: 400, MissingExtra: 501, BodyTooLarge: 413}
     return next((status for kind, status in kinds.items() if isinstance(error, kind)), 422)
 
 
@@ -90,11 +88,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _page(request: Request) -> Response:
-    name = request.path_params["name"] or "index.html"
-    raw = pages.files(live=True).get(name)
-    if raw is None:
-        return JSONResponse({"error": f"there is nothing at /{name[:200]}"}, 404)
-    return Response(raw, media_type=pages.media_type(name))
+    name = request.url.path.removeprefix("/") or "index.html"
+    return Response(pages.files(live=True)[name], media_type=pages.media_type(name))
 
 
 class _Studio:

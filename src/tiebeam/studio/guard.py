@@ -10,6 +10,8 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiebeam.errors import TiebeamError
+
 LARGEST_BODY = 64 << 10
 LARGEST_TARGET = 8 << 10
 
@@ -27,7 +29,7 @@ _HEADERS = {
 }
 
 
-class BodyTooLarge(Exception):
+class BodyTooLarge(TiebeamError):
     """More bytes came than any request of ours needs."""
 
 
@@ -54,7 +56,7 @@ class Guard:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > LARGEST_BODY:
-                raise BodyTooLarge
+                raise BodyTooLarge(_too_large(taken))
             return message
 
         async def sealed(message: Message) -> None:
@@ -68,10 +70,7 @@ class Guard:
             status, sentence = refusal
             await JSONResponse({"error": sentence}, status)(scope, receive, sealed)
             return
-        try:
-            await self.app(scope, bounded, sealed)
-        except BodyTooLarge:
-            await JSONResponse({"error": _too_large(taken)}, 413)(scope, receive, sealed)
+        await self.app(scope, bounded, sealed)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers: dict[str, list[str]] = {}

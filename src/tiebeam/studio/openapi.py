@@ -39,7 +39,7 @@ _SCHEMAS: dict[str, Any] = {
             "tokens": _list(
                 _object(
                     {"id": _COUNT, "text": _MAYBE_TEXT, "top": _list({"$ref": "#/components/schemas/Score"}),
-                     "itself": {"type": ["number", "null"]}, "rank": _MAYBE_COUNT}
+                     "itself": {"type": "number"}}
                 )
             ),
             "between": _list(_list({"type": "number"})),
@@ -58,9 +58,7 @@ _SCHEMAS: dict[str, Any] = {
         }
     ),
     "Spectrum": _object(
-        {"tied": {"type": "boolean"}, "embed": _list({"type": "number"}), "head": {"type": ["array", "null"]},
-         "rows": _COUNT, "sampled": {"type": "boolean"}, "antisymmetric": {"type": "number"},
-         "negative": {"type": "number"}}
+        {"tied": {"type": "boolean"}, "values": _list({"type": "number"}), "energy": {"type": "object"}}
     ),
     "Run": _object(
         {"id": _TEXT, "name": _TEXT, "tied": {"type": ["boolean", "null"]}, "live": {"type": "boolean"},
@@ -129,7 +127,12 @@ _TOKENS = (
     _query("k", "How many answers for each.", {"type": "integer", "minimum": 1, "maximum": 50, "default": 8}),
 )
 _SIZE = {"type": "string", "pattern": r"^[1-9][0-9]{0,8}[kM]?$", "examples": ["50257", "50k", "3.2B"]}
-_STREAM = {"type": "string", "x-stream": True}
+_STREAM = {
+    "type": "object",
+    "properties": {"event": _TEXT, "data": {"type": "string", "description": "JSON"}},
+    "required": ["event", "data"],
+    "x-stream": True,
+}
 
 _SCHEMAS["Find"] = {**_object({"path": {"type": "string", "minLength": 1}}), "additionalProperties": False}
 
@@ -160,11 +163,13 @@ DESCRIPTION: dict[str, Any] = {
         "/api/models": {
             "get": _operation("The models that may be read.", _object({"models": _list(_ref("Entry"))}))
         },
-        "/api/models/find": {
+        "/api/find": {
             "post": _operation("The model at a path below the root.", _ref("Entry"), body="Find")
         },
         "/api/models/{id}": {
-            "get": _operation("What `inspect` and `doctor` say.", {"type": "object", "required": ["tie", "findings"]}, _ID)
+            "get": _operation(
+                "What `inspect` and `doctor` say.", {"type": "object", "required": ["tie", "findings"]}, _ID
+            )
         },
         "/api/models/{id}/tensors": {
             "get": _operation("Every tensor of the files.", _object({"tensors": _list({"type": "object"})}), _ID)
@@ -176,7 +181,7 @@ DESCRIPTION: dict[str, Any] = {
             "get": _operation("The nearest rows of each table.", _ref("Neighbours"), _ID, *_TOKENS)
         },
         "/api/models/{id}/spectrum": {
-            "get": _operation("Singular values of the tables.", _ref("Spectrum"), _ID)
+            "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID)
         },
         "/api/runs": {"get": _operation("The runs that may be read.", _object({"runs": _list(_ref("Run"))}))},
         "/api/runs/{id}": {"get": _operation("A run with all its reports.", _ref("Run"), _ID)},

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import BadRequest
 from tiebeam.studio.shelf import Entry
 
 if TYPE_CHECKING:
     from tiebeam.decode import Decoder
-    from tiebeam.decode.tokenizer import Tokenizer
     from tiebeam.doctor import Diagnosis
+    from tiebeam.lens.direct import Lens
 
 _KEPT = 8
-MOST_TOKENS = 64
+MOST_TOKENS = 12
+_MOST_WORK = 3 * 10**12  # multiplications, in float64
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,11 @@ class Reader:
         return examine(self.checkpoint)
 
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        from tiebeam.decode.tokenizer import open_tokenizer
+    def lens(self) -> Lens:
+        """The tables as they are: without the final norm and scales, so that a tied path is E.E^T itself."""
+        from tiebeam.lens.direct import Lens
 
-        return open_tokenizer(self.checkpoint)
+        return Lens.open(self.checkpoint, norm=False, scales=False)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -48,24 +50,10 @@ class Reader:
 
         return Decoder.open(self.checkpoint)
 
-    @cached_property
-    def ends(self) -> tuple[str, str]:
-        """The names of the table looked up in and the table scored against, which are one when tied."""
-        pair = self.diagnosis.report.pair
-        embed, head = pair.embed or pair.head, pair.head or pair.embed
-        if embed is None or head is None or pair.encoder:
-            raise UnreadableInput(f"{self.entry.name} has no vocabulary pair to look at")
-        if len(embed.shape) != 2 or embed.shape[1:] != head.shape[1:]:
-            raise UnreadableInput(
-                f"the two tables of {self.entry.name} differ in width ({list(embed.shape)} and {list(head.shape)}), "
-                "so there is no direct path between them"
-            )
-        return embed.name, head.name
-
     @property
     def one_table(self) -> bool:
         pair = self.diagnosis.report.pair
-        return pair.one_storage or bool(pair.equal) or self.ends[0] == self.ends[1]
+        return len(pair.stored) == 1 or pair.one_storage or bool(pair.equal)
 
     def report(self) -> dict[str, Any]:
         pair = self.diagnosis.report
@@ -83,25 +71,17 @@ class Reader:
 
     def ids(self, text: str | None, ids: list[int] | None) -> list[int]:
         """Typed text -> token ids, without start tokens; or the ids as given."""
-        if ids is None:
-            if not text:
-                raise BadRequest("give some text, or token ids")
-            if self.tokenizer is None:
-                raise UnreadableInput(f"{self.entry.name} has no tokenizer; give token ids instead: 1, 2, 3")
-            ids = list(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
-        if not ids:
+        found = ids if ids is not None else self.lens.ends.encode(text) if text else []
+        if not found:
             raise BadRequest("give some text, or token ids")
-        if len(ids) > MOST_TOKENS:
-            raise BadRequest(f"that is {len(ids):,} tokens; at most {MOST_TOKENS} are looked at together")
-        return ids
+        if len(found) > MOST_TOKENS:
+            raise BadRequest(f"that is {len(found):,} tokens; at most {MOST_TOKENS} are looked at together")
+        return found
 
     def spell(self, id: int) -> str | None:
         """A token as people read it, its leading space kept."""
-        try:
-            tokenizer = self.tokenizer
-        except UnreadableInput:
-            return None
-        piece = tokenizer.backend.id_to_token(id) if tokenizer and 0 <= id < 1 << 31 else None
+        tokenizer = self.lens.ends.tokenizer
+        piece = tokenizer.backend.id_to_token(id) if tokenizer else None
         if tokenizer is None or piece is None:
             return None
         text = tokenizer.decode([id])
@@ -110,41 +90,39 @@ class Reader:
         return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
 
     def direct(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        from tiebeam.lens.direct import between, direct
-
         found = self.ids(text, ids)
-        embed, head = self.ends
-        answers = direct(self.checkpoint, embed, head, found, k)
-        for answer in answers:
-            answer["text"] = self.spell(answer["id"])
-            for score in answer["top"]:
-                score["text"] = self.spell(score["id"])
-        matrix = between(self.checkpoint, embed, head, found[:12])
-        return {"tied": self.one_table, "tokens": answers, "between": [[float(x) for x in row] for row in matrix]}
+        path = self.lens.direct(found)
+        tokens = [
+            {"id": id, "text": self.spell(id), "itself": float(path.matrix[n, n]),
+             "top": self._spelled(self.lens.continuations(id, k))}
+            for n, id in enumerate(found)
+        ]  # fmt: skip
+        between = [[float(x) for x in row] for row in path.matrix]
+        return {"tied": self.one_table, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        from tiebeam.lens.direct import nearest
-
-        found = self.ids(text, ids)[:8]
-        embed, head = self.ends
-        ends = {"embed": embed} if self.one_table else {"embed": embed, "head": head}
-        tokens = []
-        for id in found:
-            near = {
-                end: [{"id": s.id, "score": s.score, "text": self.spell(s.id)} for s in
-                      nearest(self.checkpoint, name, id, k)]
-                for end, name in ends.items()
-            }  # fmt: skip
-            tokens.append({"id": id, "text": self.spell(id), **near})
+        ends = ("embed",) if self.one_table else ("embed", "head")
+        tokens = [
+            {"id": id, "text": self.spell(id),
+             **{end: self._spelled(self.lens.neighbours(id, end, k)) for end in ends}}
+            for id in self.ids(text, ids)
+        ]  # fmt: skip
         return {"tied": self.one_table, "tokens": tokens}
+
+    def _spelled(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
+        return [{"id": id, "score": score, "text": self.spell(id)} for id, score in scores]
 
     @cached_property
     def spectrum(self) -> dict[str, Any]:
-        from tiebeam.lens.direct import spectrum
-
-        embed, head = self.ends
-        found = spectrum(self.checkpoint, embed, None if self.one_table else head)
-        return {"tied": self.one_table, **found.to_dict()}
+        """Singular values of the whole direct path, and how much of it a tied pair could not say."""
+        embed = self.diagnosis.report.pair.embed or self.diagnosis.report.pair.head
+        if embed is not None and 4 * embed.rows * embed.dim**2 > _MOST_WORK:
+            raise BadRequest(
+                f"a table of {embed.rows:,} x {embed.dim:,} would take minutes here; "
+                f"run it in a terminal: tiebeam lens {self.entry.where}"
+            )
+        values = [float(x) for x in self.lens.spectrum]
+        return {"tied": self.one_table, "values": values, "energy": self.lens.energy.to_dict()}
 
 
 class Readers:

@@ -112,13 +112,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _tied(settings: dict[str, Any], config: dict[str, Any]) -> bool | None:
-    for document, keys in ((settings, ("tie", "tied", "tie_embeddings")), (config, ("tie_word_embeddings",))):
-        for key in keys:
-            value = document.get(key)
-            if isinstance(value, bool):
-                return value
-            if value in ("tied", "untied"):
-                return bool(value == "tied")
+    """How the run started; a number in `tie` is the part of it after which the pair is split."""
+    for said in (settings.get("tie"), config.get("tie_word_embeddings")):
+        if isinstance(said, bool | int | float):
+            return said is not False
     return None
 
 

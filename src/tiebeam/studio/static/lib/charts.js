@@ -85,7 +85,7 @@ export function curves(series, { yLabel = "", xLabel = "step", height = 300, wid
   const xs = all.map((p) => p[0]);
   const ys = [...all.map((p) => p[1]), ...refs.map((ref) => ref.y)];
   const [x0, x1] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)];
-  const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || 0.1;
+  const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || Math.abs(ys[0]) * 0.1 || 0.1;
   const [y0, y1] = [Math.min(...ys) - pad, Math.max(...ys) + pad];
   const X = (v) => left + ((width - left - right) * (v - x0)) / (x1 - x0);
   const Y = (v) => height - bottom - ((height - top - bottom) * (v - y0)) / (y1 - y0);

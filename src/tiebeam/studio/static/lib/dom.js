@@ -24,7 +24,7 @@ export const freshId = (stem) => `${stem}-${++made}`;
 
 // `code` and *emphasis* in short prose, so that texts can be written as plain strings.
 export function prose(text) {
-  return text.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
+  return text.split(/(`[^`]+`|(?<![\w.])\*[\p{L}\d][^*]*\*)/u).map((part) => {
     if (part.startsWith("`")) return h("code", null, part.slice(1, -1));
     if (part.startsWith("*") && part.length > 1) return h("em", null, part.slice(1, -1));
     return part;

@@ -63,10 +63,9 @@ export async function show(main) {
   function explain(button, token) {
     for (const other of said.querySelectorAll("button[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-pressed", "true");
-    const low = Math.min(...token.top.map((one) => one.logit)) - 1;
     behind.replaceChildren(
       h("p", null, "A logit is a dot product: the length of the hidden state × the length of the token’s row × the cosine between them."),
-      hbars(token.top.map((one) => ({ name: shown(one), value: one.logit - low, label: `${signed(one.logit)}  ${percent(one.probability)}`, on: one.chosen }))),
+      hbars(token.top.map((one) => ({ name: shown(one), value: one.logit, label: `${signed(one.logit)}  ${percent(one.probability)}`, on: one.chosen }))),
       h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Logits taken apart" }, h("table", { class: "data" },
         h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "chance"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability))))))));

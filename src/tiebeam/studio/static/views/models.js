@@ -1,7 +1,7 @@
 // Your models: the inspect report, the doctor's findings, the tensors, the direct path, the neighbours, the spectrum.
 import { get, post } from "../lib/api.js";
 import { curves, hbars, shareBars } from "../lib/charts.js";
-import { freshId, h, swatch } from "../lib/dom.js";
+import { freshId, h, prose, swatch } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { grouped, human, humanBytes, percent, signed } from "../lib/numbers.js";
 
@@ -34,7 +34,7 @@ export async function show(main) {
   async function find(path) {
     problem.textContent = "";
     try {
-      const model = await post("api/models/find", { path });
+      const model = await post("api/find", { path });
       const known = list.querySelector(`input[value="${model.id}"]`) ?? offer(model);
       known.checked = true;
       await open(model);
@@ -89,9 +89,9 @@ function doctor(report) {
   return h("section", { class: "panel stack", "aria-labelledby": "doctor" }, h("h2", { id: "doctor" }, "The doctor"),
     report.findings.length ? report.findings.map((finding) => h("article", null,
       h("h3", null, h("span", { class: `pill ${rank[finding.severity]}` }, `${finding.code} ${finding.severity}`)), h("p", null, h("strong", null, finding.title)),
-      h("p", { class: "small mono" }, finding.evidence), h("p", { class: "small" }, finding.cause), h("p", { class: "small" }, h("strong", null, "Cure: "), finding.fix))) : h("p", null, "Nothing found."),
+      h("p", { class: "small mono" }, finding.evidence), h("p", { class: "small" }, prose(finding.cause)), h("p", { class: "small" }, h("strong", null, "Cure: "), prose(finding.fix)))) : h("p", null, "Nothing found."),
     h("details", null, h("summary", null, "What each loader will do"), h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Loaders" }, h("table", { class: "data words" },
-      h("tbody", null, report.loaders.map((loader) => h("tr", null, Object.entries(loader).slice(0, 4).map(([, value], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, value === null ? "–" : String(value)))))))))); 
+      h("tbody", null, report.loaders.map((loader) => h("tr", null, [loader.loader, loader.outcome, loader.reason].map((value, i) => h(i ? "td" : "th", i ? null : { scope: "row" }, value === null ? "–" : prose(String(value)))))))))));
 }
 
 const shownToken = (token) => (token.text === null || token.text === undefined ? `#${token.id}` : token.text.replaceAll(" ", "␣").replaceAll("\n", "⏎"));
@@ -125,7 +125,7 @@ function told(direct, near) {
     h("p", { class: "note" }, direct.tied ? "One table: this square is symmetric, and its diagonal is never negative." : "Two tables: this square need not be symmetric."),
     ...direct.tokens.slice(0, 4).map((token, i) => h("div", null,
       h("h3", null, h("code", null, shownToken(token))),
-      h("p", { class: "note" }, token.rank === null ? "" : `It scores itself ${signed(token.itself, 3)}: place ${grouped(token.rank)} of all.`),
+      h("p", { class: "note" }, `It scores itself ${signed(token.itself, 3)}${token.top[0]?.id === token.id ? ": more than any other token" : ""}.`),
       h("div", { class: "columns" }, h("div", null, h("p", { class: "small" }, h("strong", null, "direct path likes")), bars(token.top)),
         near.tokens[i] ? h("div", null, h("p", { class: "small" }, h("strong", null, near.tied ? "nearest rows (cosine)" : "nearest in the embedding")), bars(near.tokens[i].embed, "tied")) : null,
         near.tokens[i]?.head ? h("div", null, h("p", { class: "small" }, h("strong", null, "nearest in the head")), bars(near.tokens[i].head, "untied")) : null))),
@@ -139,16 +139,19 @@ function spectrumOf(model) {
     out.replaceChildren(h("p", { class: "quiet" }, "Computing …"));
     try {
       const found = await get(`api/models/${model.id}/spectrum`);
-      const line = (name, tone, values) => ({ name, tone, points: values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]) });
+      const points = found.values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]);
+      const { antisymmetric, negative, rank } = found.energy;
       out.replaceChildren(
-        curves([line("embedding", "tied", found.embed), ...(found.head ? [line("head", "untied", found.head)] : [])], { xLabel: "singular value", yLabel: "log₁₀ of its size" }),
-        h("p", { class: "note" }, found.tied ? "One table, so E·Eᵀ is symmetric and positive semidefinite: nothing antisymmetric, nothing negative." : `Of the energy of E·Wᵀ, ${percent(found.antisymmetric)} is antisymmetric; of its symmetric half, ${percent(found.negative)} is in negative eigenvalues. A tied pair could hold neither.`, found.sampled ? ` From ${grouped(found.rows)} sampled rows.` : ""));
+        curves([{ name: "direct path", tone: found.tied ? "tied" : "untied", points }], { xLabel: "singular value", yLabel: "log₁₀ of its size" }),
+        h("p", { class: "note" }, `Rank ${grouped(rank)}. `, found.tied
+          ? "One table, so the path is E·Eᵀ: symmetric and positive semidefinite. Nothing antisymmetric, nothing negative."
+          : `Of its energy, ${percent(antisymmetric)} is antisymmetric; of the symmetric half, ${percent(negative)} is in negative eigenvalues. A tied pair could hold neither.`));
     } catch (error) {
       out.replaceChildren(h("p", { class: "error" }, error.message));
     }
     button.disabled = false;
   } }, "Compute the spectrum");
-  return h("section", { class: "panel stack", "aria-labelledby": "spectrum" }, h("h2", { id: "spectrum" }, "Spectrum"), h("p", { class: "quiet small" }, "The singular values of the tables, and what follows for the direct path. Reads both tables once."), h("div", null, button), out);
+  return h("section", { class: "panel stack", "aria-labelledby": "spectrum" }, h("h2", { id: "spectrum" }, "Spectrum"), h("p", { class: "quiet small" }, "The singular values of the whole direct path E·Wᵀ, and how much of it a tied pair could not say. Reads both tables once."), h("div", null, button), out);
 }
 
 function tensors(model) {

@@ -7,7 +7,6 @@ import { grouped, percent } from "../lib/numbers.js";
 // The curves worth drawing, in order; a run that does not report one is left out of it.
 const CURVES = [
   ["val_bpb", "validation, bits per byte"],
-  ["bpb", "training, bits per byte"],
   ["loss", "training loss, nats"],
   ["head_share", "share of the table’s gradient that comes from the head"],
   ["tokens_per_second", "tokens per second"],

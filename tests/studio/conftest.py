@@ -1,0 +1,97 @@
+"""A running studio over tiny models, and a real browser to look at it with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiebeam
+from studio_files import write_shelf
+
+SRC = str(Path(tiebeam.__file__).parent.parent)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """`tiebeam studio` as a process of its own, and the address it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiebeam", "studio", "--no-open", "--port", "0", *arguments],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "http://127.0.0.1:" in line, line
+    return process, line.split()[2]
+
+
+@pytest.fixture(scope="package")
+def shelf(tmp_path_factory):
+    return write_shelf(tmp_path_factory.mktemp("shelf"))
+
+
+@pytest.fixture(scope="package")
+def studio(shelf):
+    """The address of a studio over `shelf`."""
+    process, address = start("--root", str(shelf))
+    yield address
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(scope="package")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed; apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page that remembers everything that should not happen."""
+
+    def __init__(self, context, address: str) -> None:
+        self.address, self.page = address, context.new_page()
+        self.troubles: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.troubles.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def go(self, path: str = ""):
+        self.page.goto(self.address + path)
+        self.page.wait_for_selector("html[data-ready]")
+        assert self.page.evaluate("document.documentElement.dataset.ready") == "true"
+        return self.page
+
+
+@pytest.fixture
+def visit(browser, studio):
+    """visit(width=…, reduced=…, dark=…) -> Visit; nothing may go to the console, nothing may leave the loopback."""
+    opened = []
+
+    def visit(width: int = 1280, height: int = 860, reduced: bool = False, dark: bool = False, address: str = studio):
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            reduced_motion="reduce" if reduced else "no-preference",
+            color_scheme="dark" if dark else "light",
+        )
+        context.set_default_timeout(15_000)
+        one = Visit(context, address)
+        opened.append((context, one))
+        return one
+
+    yield visit
+    for context, one in opened:
+        context.close()
+        assert one.troubles == []
+        assert [url for url in one.requests if not url.startswith(one.address)] == []

@@ -1,0 +1,199 @@
+"""The JSON API over tiny real models and runs."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from studio_files import WORDS, record, write_shelf
+from tiebeam.checkpoint import open_checkpoint
+from tiebeam.studio.app import build
+from tiebeam.studio.openapi import DESCRIPTION
+from tiebeam.studio.runs import follow
+from tiebeam.studio.shelf import Shelf
+
+PORT = 4270
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_shelf(tmp_path_factory.mktemp("api"))
+
+
+@pytest.fixture(scope="module")
+def http(root):
+    return TestClient(build(Shelf((), root), PORT), base_url=f"http://127.0.0.1:{PORT}")
+
+
+def id_of(http, name, kind="models"):
+    return next(entry["id"] for entry in http.get(f"/api/{kind}").json()[kind] if entry["name"].endswith(f"/{name}"))
+
+
+def test_plan_is_the_library_s(http):
+    from tiebeam import price
+
+    answer = http.get("/api/plan?vocab=32k&dim=2048&trunk=968,976,384").json()
+    expected = price(32000, 2048, 968_976_384).to_dict()
+    assert {key: answer[key] for key in expected} == expected
+    assert answer["verdict"].startswith("Of ")
+
+
+def test_plan_without_a_trunk_speaks_of_the_usual_sizes(http):
+    answer = http.get("/api/plan?vocab=50k&dim=4096").json()
+    assert answer["head_share"] is None
+    assert "20.5% of a 1B model" in answer["verdict"]
+    assert answer["within"]["1B"] == pytest.approx(0.2048)
+
+
+def test_a_model_is_what_inspect_and_doctor_say(http, root):
+    from tiebeam.doctor import examine
+
+    for name, tie in (("tied", "shared"), ("untied", "untied"), ("torn", "torn")):
+        answer = http.get(f"/api/models/{id_of(http, name)}").json()
+        assert answer["tie"] == tie
+        expected = examine(root / "models" / name).to_dict()
+        assert {key: answer[key] for key in expected} == expected
+
+
+def test_tensors_name_the_two_ends(http):
+    tensors = http.get(f"/api/models/{id_of(http, 'untied')}/tensors").json()["tensors"]
+    assert {t["role"]: t["name"] for t in tensors if t["role"]} == {
+        "embed": "model.embed_tokens.weight",
+        "head": "lm_head.weight",
+    }
+
+
+def test_direct_path_is_the_product_of_the_tables(http, root):
+    checkpoint = open_checkpoint(root / "models" / "untied")
+    E, W = (checkpoint.tensor(name) for name in ("model.embed_tokens.weight", "lm_head.weight"))
+    answer = http.get(f"/api/models/{id_of(http, 'untied')}/direct?text=New York City&k=3").json()
+    ids = [token["id"] for token in answer["tokens"]]
+    assert [WORDS[i] for i in ids] == ["New", "York", "City"]
+    np.testing.assert_allclose(answer["between"], (E @ W.T)[np.ix_(ids, ids)], rtol=1e-5)
+    for token in answer["tokens"]:
+        best = np.argsort(-(E @ W.T)[token["id"]])[:3]
+        assert [score["text"] for score in token["top"]] == [WORDS[i] for i in best]
+
+
+def test_direct_path_of_a_tied_model_is_symmetric_and_never_negative_on_its_diagonal(http):
+    answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?ids=1,2,3,4,5").json()
+    matrix = np.array(answer["between"])
+    assert answer["tied"]
+    np.testing.assert_allclose(matrix, matrix.T, rtol=1e-6)
+    assert (np.diag(matrix) >= 0).all()
+
+
+def test_neighbours_come_from_one_table_or_both(http):
+    one = http.get(f"/api/models/{id_of(http, 'tied')}/neighbours?text=New").json()["tokens"][0]
+    two = http.get(f"/api/models/{id_of(http, 'untied')}/neighbours?text=New").json()["tokens"][0]
+    assert "head" not in one
+    assert one["embed"][0]["text"] in WORDS
+    assert two["head"] != two["embed"]
+
+
+def test_spectrum_finds_nothing_antisymmetric_or_negative_in_a_tied_model(http):
+    tied = http.get(f"/api/models/{id_of(http, 'tied')}/spectrum").json()["energy"]
+    untied = http.get(f"/api/models/{id_of(http, 'untied')}/spectrum").json()["energy"]
+    assert tied["antisymmetric"] == pytest.approx(0, abs=1e-9)
+    assert tied["negative"] == pytest.approx(0, abs=1e-9)
+    assert untied["antisymmetric"] > 0.1
+    assert untied["negative"] > 0.1
+
+
+@pytest.mark.parametrize(("query", "sentence"), [
+    ("text=", "give some text"), ("ids=999", "token id"), ("ids=x", "whole numbers"), ("text=New&k=0", "k is"),
+    ("ids=" + ",".join(["1"] * 13), "at most 12"),
+])  # fmt: skip
+def test_wrong_tokens_get_one_sentence(http, query, sentence):
+    answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?{query}")
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
+
+
+def test_generation_streams_tokens_whose_logits_are_dot_products(http, root):
+    from tiebeam.decode import Decoder
+
+    body = {"model": id_of(http, "untied"), "prompt": "New York", "new": 5, "top": 3}
+    answer = http.post("/api/generate", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    tokens = [event for event in events if "id" in event]
+    expected = [token.id for token in Decoder.open(root / "models" / "untied").generate("New York", 5)]
+    assert [token["id"] for token in tokens] == expected
+    assert events[-1] == {"done": True}
+    for token in tokens:
+        assert sum(one["chosen"] for one in token["top"]) == 1
+        for one in token["top"]:
+            assert one["hidden_length"] * one["row_length"] * one["cosine"] == pytest.approx(one["logit"], abs=1e-4)
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"prompt": ""}, "empty"), ({"new": 0}, "0 new tokens"), ({"new": 10_000}, "new tokens"), ({"new": "x"}, "new cannot be"),
+    ({"temperature": -1}, "temperature"), ({"model": "nope"}, "no model here"), ({"loud": 1}, "not a setting"),
+    ({"top": 0}, "top is 0"), ({"new": True}, "new cannot be"), ({"new": 64}, "context"),
+])  # fmt: skip
+def test_wrong_generations_are_refused_before_a_stream_starts(http, change, sentence):
+    body = {"model": id_of(http, "tied"), "prompt": "New York", "new": 3, **change}
+    answer = http.post("/api/generate", json=body)
+    assert answer.status_code in (400, 404)
+    assert sentence in answer.json()["error"]
+
+
+def test_runs_tell_their_tie_and_their_latest_numbers(http):
+    runs = {run["name"]: run for run in http.get("/api/runs").json()["runs"]}
+    assert {name: run["tied"] for name, run in runs.items()} == {"runs/tied": True, "runs/untied": False}
+    assert runs["runs/tied"]["last"]["step"] == 200
+    one = http.get(f"/api/runs/{runs['runs/tied']['id']}").json()
+    assert len(one["records"]) == 20
+
+
+def test_a_tail_sees_new_lines_skips_half_ones_and_starts_over_after_a_rewrite(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    tail = follow(path)
+    assert next(tail) is None
+    path.write_text('{"step": 1}\n{"step": 2')
+    assert next(tail) == [{"step": 1}]
+    assert next(tail) is None
+    with open(path, "a") as file:
+        file.write('}\nnot json\n{"step": 3, "loss": NaN}\n')
+    assert next(tail) == [{"step": 2}, {"step": 3, "loss": None}]
+    path.write_text('{"step": 1}\n')
+    assert next(tail) == "reset"
+    assert next(tail) == [{"step": 1}]
+
+
+def test_events_carry_what_a_running_training_appends(studio, shelf):
+    import httpx
+
+    runs = httpx.get(studio + "api/runs").json()["runs"]
+    run = next(run["id"] for run in runs if run["name"] == "runs/untied")
+    path = shelf / "runs" / "untied" / "metrics.jsonl"
+
+    def later():
+        time.sleep(0.7)
+        with open(path, "a") as file:
+            file.write(json.dumps(record(210, tied=False)) + "\n")
+
+    writer = threading.Thread(target=later)
+    writer.start()
+    steps = []
+    with httpx.stream("GET", f"{studio}api/runs/{run}/events", timeout=20) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                steps += [one["step"] for one in json.loads(line[6:])]
+            if 210 in steps:
+                break
+    writer.join()
+    assert steps == [*range(10, 201, 10), 210]
+
+
+def test_the_description_names_every_route(http):
+    served = http.get("/api/openapi.json").json()
+    assert served == json.loads(json.dumps(DESCRIPTION))
+    for path, operations in served["paths"].items():
+        for method in operations:
+            answer = http.request(method, path.replace("{id}", "0" * 12), json={} if method == "post" else None)
+            assert answer.status_code in (200, 400, 404), path

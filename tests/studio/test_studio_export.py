@@ -1,0 +1,85 @@
+"""The verb: what it prints, what it exports, and that it starts without anything heavy."""
+
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from conftest import SRC
+from tiebeam.cli import main
+
+
+@pytest.fixture
+def site(tmp_path, capsys):
+    main(["studio", "--export", str(tmp_path / "site")])
+    assert "files in" in capsys.readouterr().out
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def served(site):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_export_holds_the_lesson_and_the_calculator_alone(site):
+    names = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+    assert {"index.html", "calculator.html", "catalog.json", "studio.css", "views/lesson.js"} <= names
+    assert not {"models.html", "runs.html", "views/models.js", "page.html"} & names
+    assert "models.html" not in (site / "index.html").read_text()
+    assert "://" not in (site / "index.html").read_text()
+
+
+@pytest.mark.xdist_group("browser")
+def test_the_exported_site_works_on_any_web_server(visit, served):
+    one = visit(address=served)
+    page = one.go()
+    page.wait_for_selector("h1 >> text=Two ends, one matrix?")
+    page = one.go("calculator.html?vocab=32000&dim=2048&trunk=968976384")
+    assert "1,034,512,384" in page.locator("#numbers").inner_text()
+
+
+def test_export_again_is_fine_and_over_something_else_is_refused(site, capsys):
+    main(["studio", "--export", str(site)])
+    (site / "mine.txt").write_text("keep me")
+    with pytest.raises(SystemExit) as stop:
+        main(["studio", "--export", str(site)])
+    assert stop.value.code == 2
+    assert "mine.txt" in capsys.readouterr().err
+    assert (site / "mine.txt").read_text() == "keep me"
+
+
+def test_wrong_sources_are_one_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["studio", str(tmp_path / "nothing"), "--no-open"])
+    assert stop.value.code == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_server_imports_nothing_heavy_until_asked():
+    program = (
+        "import sys; from tiebeam.studio.app import build; from tiebeam.studio.shelf import Shelf; build(Shelf(), 1)\n"
+        "print([m for m in ('numpy', 'torch', 'tokenizers', 'transformers', 'gguf') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": SRC}, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_the_extra_the_verb_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(SystemExit) as stop:
+        main(["studio", "--no-open", "--port", "0"])
+    assert stop.value.code == 3
+    assert "pip install 'tiebeam[studio]'" in capsys.readouterr().err
