@@ -35,7 +35,9 @@ def test_numbers_equal_the_library_s_over_random_inputs(visit):
     draw = random.Random(0)  # noqa: S311
 
     def count(most):
-        return draw.choice([1, 64, 768, draw.randint(1, most), int(10 ** draw.uniform(0, 18)), 2 ** draw.randint(0, 50)])
+        return draw.choice(
+            [1, 64, 768, draw.randint(1, most), int(10 ** draw.uniform(0, 18)), 2 ** draw.randint(0, 50)]
+        )
 
     cases = [(count(300_000), count(20_000), draw.choice([None, 0, count(10**12)])) for _ in range(2000)]
     page = visit().go("calculator.html")

@@ -121,9 +121,7 @@ def test_the_answers_over_http_are_the_same_sentences(tmp_path):
     assert http.get("/api/models/nope").status_code == 404
     assert http.post("/api/find", content=b"{", headers={"content-type": "application/json"}).status_code == 400
     assert (
-        http.post(
-            "/api/find", content=json.dumps({"path": "x"}), headers={"content-type": "text/plain"}
-        ).status_code
+        http.post("/api/find", content=json.dumps({"path": "x"}), headers={"content-type": "text/plain"}).status_code
         == 400
     )  # noqa: E501
     done = subprocess.run(

@@ -1,7 +1,7 @@
 // The pictures of the lesson. Each is a function of the frame: figure() -> {element, show(frame)}.
 import { curves, hbars } from "../lib/charts.js";
 import { Fit, FORMS, floor, pmi, read, TEXT, unigram } from "../lib/bigrams.js";
-import { freshId, h, media, swatch } from "../lib/dom.js";
+import { freshId, h, media, scroller, swatch } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { antisymmetricShare, dot, eigenvalues, map2, negativeShare, softmax, symmetricPart, timesT, zeros } from "../lib/linalg.js";
 import { percent, signed } from "../lib/numbers.js";
@@ -16,7 +16,12 @@ function choices(legend, names, current, pick) {
     h("input", { type: "radio", name: id, value, checked: value === current(), onchange: () => pick(value) }), h("span", null, text)))));
 }
 
-const wordChoices = (legend, pick) => choices(legend, WORDS.map((word, i) => [i, word]), () => toy.word, (i) => { toy.word = i; changed(); pick?.(); });
+// The chosen word is one for the whole lesson: every picture of it follows.
+function wordChoices(legend) {
+  const field = choices(legend, WORDS.map((word, i) => [i, word]), () => toy.word, (i) => { toy.word = i; changed(); });
+  toy.listeners.add(() => { field.querySelectorAll("input")[toy.word].checked = true; });
+  return field;
+}
 
 function listening(element, draw) {
   const tell = () => (element.isConnected || !element.dataset.shown ? draw() : toy.listeners.delete(tell));
@@ -35,7 +40,7 @@ export function lookup() {
   const table = grid(toy.E, { rows: WORDS, caption: "E, one row per word (edit it)", name: "E", digits: 1, edit: (i, j, x) => { toy.E[i][j] = x; award("edit:E", 5); changed(); } });
   const row = grid([toy.E[0]], { caption: "comes out", digits: 1 });
   const sum = h("p", { class: "mono tiny" });
-  const pick = wordChoices("The word", null);
+  const pick = wordChoices("The word");
   function draw() {
     const i = toy.word;
     const w = oneHot(i, 6);
@@ -45,8 +50,13 @@ export function lookup() {
     row.update([toy.E[i]], { scale: 1.5 });
     const terms = w.map((x, k) => `${x}·${signed(toy.E[k][0], 1)}`).join(" + ");
     sum.textContent = `first number: ${terms} = ${signed(dot(w, toy.E.map((r) => r[0])), 1)}`;
-    const parts = [[pick, identity.element], [pick, hot.element, h("div", { class: "equation" }, table.element, h("span", { class: "op", "aria-hidden": "true" }, "→"), row.element), sum], [pick, h("div", { class: "equation" }, table.element, h("span", { class: "op", "aria-hidden": "true" }, "→"), row.element), h("p", { class: "note" }, `E[${i}] is all there is to it: 3 numbers read, nothing multiplied.`)]];
-    element.replaceChildren(...parts[frame]);
+    const product = () => h("div", { class: "equation" }, table.element, h("span", { class: "op", "aria-hidden": "true" }, "→"), row.element);
+    const parts = [
+      () => [pick, identity.element],
+      () => [pick, hot.element, product(), sum],
+      () => [pick, product(), h("p", { class: "note" }, `E[${i}] is all there is to it: 3 numbers read, nothing multiplied.`)],
+    ];
+    element.replaceChildren(...parts[frame]());
   }
   return { element: listening(element, draw), show: (next) => { frame = next; draw(); } };
 }
@@ -85,7 +95,7 @@ export function stream() {
   const toggles = h("fieldset", null, h("legend", null, "What the layers add to the stream"), h("div", { class: "row" }, Object.keys(add).map((name) => h("label", { class: "choice" },
     h("input", { type: "checkbox", checked: true, onchange: (event) => { on[name] = event.target.checked; draw(); } }), h("span", null, `${name} [${add[name].map((x) => signed(x, 1)).join(", ")}]`)))));
   const body = h("div", { class: "stack" });
-  const pick = wordChoices("The word at this position", null);
+  const pick = wordChoices("The word at this position");
   element.append(pick, toggles, body);
   function draw() {
     toggles.hidden = frame === 1;
@@ -96,7 +106,7 @@ export function stream() {
     const z = toy.E.map((row) => dot(row, h_));
     const rows = WORDS.map((word, i) => h("tr", null, h("th", { scope: "row" }, word), parts.map(([, v]) => h("td", null, signed(dot(toy.E[i], v)))), h("td", null, h("strong", null, signed(z[i])))));
     body.replaceChildren(
-      h("div", { class: "scroll" }, h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "next word"), parts.map(([name]) => h("th", { scope: "col" }, name === "embedding" ? "direct path" : name)), h("th", { scope: "col" }, "logit"))), h("tbody", null, rows))),
+      scroller("Logits", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "next word"), parts.map(([name]) => h("th", { scope: "col" }, name === "embedding" ? "direct path" : name)), h("th", { scope: "col" }, "logit"))), h("tbody", null, rows))),
       h("p", { class: "note" }, frame === 1 ? `With nothing added, the score of each next word is row ${toy.word} of E·Eᵀ: a table of “what follows ${WORDS[toy.word]}”.` : "Each column is that part’s dot product with the word’s row; the logit is their sum. (A real model has a norm before the head, which rescales the sum.)"));
   }
   return { element: listening(element, draw), show: (next) => { frame = next; draw(); } };
@@ -209,7 +219,7 @@ export function fitting() {
   const status = h("p", { class: "note", role: "status" });
   const body = h("div", { class: "columns" });
   const pick = choices("Show", Object.entries(FORMS).map(([key, { name }]) => [key, name]), () => form, (value) => { form = value; draw(); });
-  const element = h("div", { class: "panel stack" }, pick, h("div", { class: "row" }, all, one), h("div", { class: "field" }, h("label", { for: dimId }, "Width d: ", dimOut), slider), status, body);
+  const element = h("div", { class: "panel stack" }, pick, h("div", { class: "row" }, all, one), h("div", { class: "field short" }, h("label", { for: dimId }, "Width d: ", dimOut), slider), status, body);
 
   function stop() { running++; all.disabled = one.disabled = false; }
 
@@ -255,13 +265,12 @@ export function fitting() {
       return h("tr", null, h("th", { scope: "row" }, swatch(name !== "EW"), info.name, h("br"), h("span", { class: "quiet tiny" }, info.says)), h("td", null, String(info.params(V, dim))), h("td", null, found ? found.loss.toFixed(3) : "–"));
     });
     body.replaceChildren(
-      h("div", { class: "stack" }, grid(mine ? mine.p : target, { ...chance, caption: mine ? `${FORMS[form].name} says, in %` : "The text says, in % (the row’s next word)" }).element,
-        mine ? grid(target, { ...chance, caption: "The text says, in %" }).element : null),
-      h("div", { class: "stack" },
-        h("div", { class: "scroll" }, h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "numbers"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
+      grid(mine ? mine.p : target, { ...chance, caption: mine ? `${FORMS[form].name} says, in %` : "The text says, in % (the row’s next word)" }).element,
+      ...(mine ? [grid(target, { ...chance, caption: "The text says, in %" }).element] : []),
+      scroller("Losses", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "numbers"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
           h("tr", null, h("th", { scope: "row" }, "the counts themselves"), h("td", null, ""), h("td", null, least.toFixed(3))),
           h("tr", null, h("th", { scope: "row" }, "word frequencies only"), h("td", null, ""), h("td", null, most.toFixed(3)))))),
-        mine ? curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: 460, height: 260, yLabel: "loss, nats", refs: [{ name: "the counts themselves", y: least }] }) : null));
+      ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: 500, height: 300, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));
   }
   language.listeners.add(() => { done.clear(); stop(); draw(); });
   draw();

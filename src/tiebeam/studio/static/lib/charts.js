@@ -76,8 +76,8 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
 }
 
 // Curves: series of {name, tone, points: [[x, y], ...]}.
-export function curves(series, { yLabel = "", xLabel = "step", height = 300, width = 900, refs = [], log = false } = {}) {
-  const [left, right, top, bottom] = [56, 14, 12, 40];
+export function curves(series, { yLabel = "", xLabel = "step", height = 300, width = 900, refs = [], named = false } = {}) {
+  const [left, right, top, bottom] = [56, named ? 96 : 14, 12, 40];
   const all = series.flatMap((line) => line.points);
   const chart = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `${yLabel} against ${xLabel}: ${series.map((line) => `${line.name} ends at ${line.points.at(-1)?.[1].toPrecision(4) ?? "nothing yet"}`).join(", ")}` });
@@ -97,12 +97,19 @@ export function curves(series, { yLabel = "", xLabel = "step", height = 300, wid
   chart.append(s("text", { x: width - right, y: height - 4, "text-anchor": "end" }, `${xLabel} →`), s("text", { x: left, y: height - 4 }, `↑ ${yLabel}`));
   for (const ref of refs) {
     chart.append(s("line", { class: "ref", x1: left, x2: width - right, y1: Y(ref.y), y2: Y(ref.y) }),
-      s("text", { x: width - right, y: Y(ref.y) - 5, "text-anchor": "end" }, ref.name));
+      s("text", { x: left + 6, y: Y(ref.y) - 6 }, ref.name));
   }
   for (const line of series) {
     const kept = thin(line.points, 600);
     chart.append(s("path", { class: `line ${line.tone}`, d: kept.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("") }));
     if (kept.length === 1) chart.append(s("circle", { class: `mark ${line.tone}`, cx: X(kept[0][0]), cy: Y(kept[0][1]), r: 3.5 }));
+  }
+  if (named) {
+    let above = -Infinity;
+    for (const line of [...series].sort((a, b) => b.points.at(-1)[1] - a.points.at(-1)[1])) {
+      above = Math.max(above + 14, Y(line.points.at(-1)[1]) + 4);
+      chart.append(s("text", { class: "line-name", x: width - right + 6, y: above }, line.name));
+    }
   }
   return chart;
 }

@@ -40,3 +40,16 @@ export function swatch(tied) {
 }
 
 export const tieWord = (tied) => h("span", { class: "tieword" }, swatch(tied), tied ? "tied" : "untied");
+
+// A box that scrolls sideways where its content is too wide; only then is it a stop for the keyboard.
+export function scroller(label, child) {
+  const box = h("div", { class: "scroll" }, child);
+  new ResizeObserver(() => {
+    const wide = box.scrollWidth > box.clientWidth;
+    for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", label]]) {
+      if (wide) box.setAttribute(name, value);
+      else box.removeAttribute(name);
+    }
+  }).observe(box);
+  return box;
+}

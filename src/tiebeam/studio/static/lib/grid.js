@@ -1,5 +1,5 @@
 // A matrix as a table people can read, colour and, where it teaches, edit.
-import { h } from "./dom.js";
+import { h, scroller } from "./dom.js";
 import { signed } from "./numbers.js";
 
 // values: rows of numbers. options: caption, rows, columns (names), digits, scale (|value| of full colour),
@@ -50,5 +50,5 @@ export function grid(values, options = {}) {
     });
   }
   update(values);
-  return { element: h("div", { class: "scroll", tabindex: options.small ? "0" : null, role: options.small ? "group" : null, "aria-label": options.small ? options.caption : null }, table), update };
+  return { element: scroller(options.caption ?? "Matrix", table), update };
 }

@@ -2,7 +2,7 @@
 import { catalog } from "../lib/api.js";
 import { price, shareWithin, SIZES } from "../lib/budget.js";
 import { scatter, shareBars } from "../lib/charts.js";
-import { freshId, h, media, tieWord } from "../lib/dom.js";
+import { freshId, h, media, scroller, tieWord } from "../lib/dom.js";
 import { grouped, human, humanBytes, parseCount, percent } from "../lib/numbers.js";
 
 // name, label, hint, smallest and largest on the slider (typing goes beyond)
@@ -136,7 +136,7 @@ function answer(budget, bands, model) {
   parts.push(h("div", { class: "columns uneven" },
     h("section", { class: "panel", "aria-labelledby": "bytes" },
       h("h2", { id: "bytes" }, "In bytes"),
-      h("div", { class: "scroll" }, h("table", { class: "data" },
+      scroller("Bytes", h("table", { class: "data" },
         h("thead", null, h("tr", null, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, tieWord(true)), h("th", { scope: "col" }, tieWord(false)), h("th", { scope: "col" }, "saved"))),
         h("tbody", null,
           [["fp32", 4n], ["bf16", 2n], ["int8", 1n]].map(([dtype, size]) => h("tr", null, h("th", { scope: "row" }, `${trunk === null ? "table" : "model"}, ${dtype}`), cell(size * weighed[0]), cell(size * weighed[1]), cell(size * matrix))),
@@ -158,7 +158,7 @@ function answer(budget, bands, model) {
 function table(models) {
   const rows = models.filter((model) => model.head_share !== null).sort((a, b) => b.head_share - a.head_share);
   return h("details", { class: "play" }, h("summary", null, `All ${rows.length} as a table`),
-    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Known models" }, h("table", { class: "data" },
+    scroller("Known models", h("table", { class: "data" },
       h("thead", null, h("tr", null, ["model", "tie", "share", "one matrix", "total"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, rows.map((model) => h("tr", null, h("th", { scope: "row" }, model.name), h("td", null, tieWord(model.tied)), h("td", null, percent(model.head_share)), h("td", null, human(model.matrix)), h("td", null, human(model.total))))))));
 }

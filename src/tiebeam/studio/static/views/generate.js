@@ -1,6 +1,6 @@
 // The generation box: text as it is made, and behind each token the logits, taken apart into their three factors.
 import { get, postStream } from "../lib/api.js";
-import { freshId, h } from "../lib/dom.js";
+import { freshId, h, scroller } from "../lib/dom.js";
 import { hbars } from "../lib/charts.js";
 import { percent, signed } from "../lib/numbers.js";
 
@@ -66,7 +66,7 @@ export async function show(main) {
     behind.replaceChildren(
       h("p", null, "A logit is a dot product: the length of the hidden state × the length of the token’s row × the cosine between them."),
       hbars(token.top.map((one) => ({ name: shown(one), value: one.logit, label: `${signed(one.logit)}  ${percent(one.probability)}`, on: one.chosen }))),
-      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Logits taken apart" }, h("table", { class: "data" },
+      scroller("Logits taken apart", h("table", { class: "data" },
         h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "chance"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability))))))));
   }

@@ -1,7 +1,7 @@
 // Your models: the inspect report, the doctor's findings, the tensors, the direct path, the neighbours, the spectrum.
 import { get, post } from "../lib/api.js";
 import { curves, hbars, shareBars } from "../lib/charts.js";
-import { freshId, h, prose, swatch } from "../lib/dom.js";
+import { freshId, h, prose, scroller, swatch } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { grouped, human, humanBytes, percent, signed } from "../lib/numbers.js";
 
@@ -90,7 +90,7 @@ function doctor(report) {
     report.findings.length ? report.findings.map((finding) => h("article", null,
       h("h3", null, h("span", { class: `pill ${rank[finding.severity]}` }, `${finding.code} ${finding.severity}`)), h("p", null, h("strong", null, finding.title)),
       h("p", { class: "small mono" }, finding.evidence), h("p", { class: "small" }, prose(finding.cause)), h("p", { class: "small" }, h("strong", null, "Cure: "), prose(finding.fix)))) : h("p", null, "Nothing found."),
-    h("details", null, h("summary", null, "What each loader will do"), h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Loaders" }, h("table", { class: "data words" },
+    h("details", null, h("summary", null, "What each loader will do"), scroller("Loaders", h("table", { class: "data words" },
       h("tbody", null, report.loaders.map((loader) => h("tr", null, [loader.loader, loader.outcome, loader.reason].map((value, i) => h(i ? "td" : "th", i ? null : { scope: "row" }, value === null ? "–" : prose(String(value)))))))))));
 }
 
@@ -166,7 +166,7 @@ function tensors(model) {
   };
   filter.addEventListener("input", () => all && draw());
   const details = h("details", null, h("summary", null, "Show them"), h("div", { class: "stack play" }, h("div", { class: "field" }, h("label", { for: "filter" }, "Names that contain"), filter), more,
-    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Tensors" }, h("table", { class: "data" }, h("thead", null, h("tr", null, ["name", "shape", "type", "size"].map((name) => h("th", { scope: "col" }, name)))), body))));
+    scroller("Tensors", h("table", { class: "data" }, h("thead", null, h("tr", null, ["name", "shape", "type", "size"].map((name) => h("th", { scope: "col" }, name)))), body))));
   details.addEventListener("toggle", async () => {
     if (all || !details.open) return;
     try {

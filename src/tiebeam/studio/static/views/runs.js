@@ -1,7 +1,7 @@
 // Your runs: curves that grow while a training runs, tied and untied overlaid.
 import { get } from "../lib/api.js";
 import { curves } from "../lib/charts.js";
-import { h, swatch } from "../lib/dom.js";
+import { h, scroller, swatch } from "../lib/dom.js";
 import { grouped, percent } from "../lib/numbers.js";
 
 // The curves worth drawing, in order; a run that does not report one is left out of it.
@@ -23,7 +23,7 @@ export async function show(main) {
   const samples = h("section", { class: "panel stack", "aria-labelledby": "samples", hidden: true });
   const body = h("tbody");
   main.replaceChildren(h("h1", null, "Your runs"),
-    h("section", { class: "panel play", "aria-label": "Runs" }, h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Runs" }, h("table", { class: "data" }, h("thead", null, h("tr", null, ["run", "pair", "state", "step", "loss", "val bpb", "head’s share"].map((name) => h("th", { scope: "col" }, name)))), body))),
+    h("section", { class: "panel play", "aria-label": "Runs" }, scroller("Runs", h("table", { class: "data" }, h("thead", null, h("tr", null, ["run", "pair", "state", "step", "loss", "val bpb", "head’s share"].map((name) => h("th", { scope: "col" }, name)))), body))),
     h("div", { class: "play" }, charts), h("div", { class: "play" }, samples));
 
   let waiting = 0;
