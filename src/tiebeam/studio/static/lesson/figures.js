@@ -217,7 +217,7 @@ export function fitting() {
   const all = h("button", { type: "button", class: "first", onclick: () => train(Object.keys(FORMS)) }, "Train all five");
   const one = h("button", { type: "button", onclick: () => train([form]) }, "Train this one");
   const status = h("p", { class: "note", role: "status" });
-  const body = h("div", { class: "columns" });
+  const body = h("div", { class: "columns pairs" });
   const pick = choices("Show", Object.entries(FORMS).map(([key, { name }]) => [key, name]), () => form, (value) => { form = value; draw(); });
   const element = h("div", { class: "panel stack" }, pick, h("div", { class: "row" }, all, one), h("div", { class: "field short" }, h("label", { for: dimId }, "Width d: ", dimOut), slider), status, body);
 
@@ -270,7 +270,7 @@ export function fitting() {
       scroller("Losses", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "numbers"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
           h("tr", null, h("th", { scope: "row" }, "the counts themselves"), h("td", null, ""), h("td", null, least.toFixed(3))),
           h("tr", null, h("th", { scope: "row" }, "word frequencies only"), h("td", null, ""), h("td", null, most.toFixed(3)))))),
-      ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: 500, height: 300, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));
+      ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: media("(max-width: 640px)").matches ? 350 : 520, height: 300, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));
   }
   language.listeners.add(() => { done.clear(); stop(); draw(); });
   draw();

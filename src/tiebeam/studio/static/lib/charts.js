@@ -97,7 +97,7 @@ export function curves(series, { yLabel = "", xLabel = "step", height = 300, wid
   chart.append(s("text", { x: width - right, y: height - 4, "text-anchor": "end" }, `${xLabel} →`), s("text", { x: left, y: height - 4 }, `↑ ${yLabel}`));
   for (const ref of refs) {
     chart.append(s("line", { class: "ref", x1: left, x2: width - right, y1: Y(ref.y), y2: Y(ref.y) }),
-      s("text", { x: left + 6, y: Y(ref.y) - 6 }, ref.name));
+      s("text", { x: left + 6, y: Y(ref.y) + 14 }, ref.name));
   }
   for (const line of series) {
     const kept = thin(line.points, 600);
