@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from studio_files import write_shelf
 
 import tiebeam
-from studio_files import write_shelf
 
 SRC = str(Path(tiebeam.__file__).parent.parent)
 CHROMIUM = next(

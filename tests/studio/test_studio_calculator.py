@@ -32,7 +32,7 @@ def whole(value):
 
 
 def test_numbers_equal_the_library_s_over_random_inputs(visit):
-    draw = random.Random(0)  # noqa: S311
+    draw = random.Random(0)
 
     def count(most):
         return draw.choice(

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from starlette.testclient import TestClient
-
 from studio_files import tiny_llama, write_shelf
+
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.studio.app import build
 from tiebeam.studio.guard import LARGEST_BODY
@@ -123,10 +123,10 @@ def test_the_answers_over_http_are_the_same_sentences(tmp_path):
     assert (
         http.post("/api/find", content=json.dumps({"path": "x"}), headers={"content-type": "text/plain"}).status_code
         == 400
-    )  # noqa: E501
+    )
     done = subprocess.run(
         [sys.executable, "-m", "tiebeam", "plan", "--vocab", "x", "--dim", "1"], capture_output=True, text=True
-    )  # noqa: E501
+    )
     assert http.get("/api/plan?vocab=x&dim=1").json()["error"] in done.stderr.replace("--vocab: ", "")
 
 

@@ -93,20 +93,20 @@ class Reader:
         found = self.ids(text, ids)
         path = self.lens.direct(found)
         tokens = [
-            {"id": id, "text": self.spell(id), "itself": float(path.matrix[n, n]),
-             "top": self._spelled(self.lens.continuations(id, k))}
-            for n, id in enumerate(found)
-        ]  # fmt: skip
+            {"id": id, "text": self.spell(id), "itself": float(path.matrix[n, n]), "top": self._spelled(top)}
+            for n, (id, top) in enumerate(zip(found, self.lens.continuations(found, k), strict=True))
+        ]
         between = [[float(x) for x in row] for row in path.matrix]
         return {"tied": self.one_table, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
         ends = ("embed",) if self.one_table else ("embed", "head")
+        found = self.ids(text, ids)
+        near = {end: self.lens.neighbours(found, end, k) for end in ends}
         tokens = [
-            {"id": id, "text": self.spell(id),
-             **{end: self._spelled(self.lens.neighbours(id, end, k)) for end in ends}}
-            for id in self.ids(text, ids)
-        ]  # fmt: skip
+            {"id": id, "text": self.spell(id), **{end: self._spelled(near[end][n]) for end in ends}}
+            for n, id in enumerate(found)
+        ]
         return {"tied": self.one_table, "tokens": tokens}
 
     def _spelled(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
