@@ -185,6 +185,11 @@ def test_a_sentencepiece_model_without_word_of_a_start_token_has_one(sentencepie
         ({"tokenizer.ggml.model": "bert"}, "holds a 'bert' tokenizer"),
         ({"tokenizer.ggml.tokens": []}, "holds no tokens for it"),
         ({"tokenizer.ggml.model": "llama"}, "380 tokens but 0 scores"),
+        ({"tokenizer.ggml.tokens": [1, 2, 3]}, r"cannot be rebuilt \(use --tokens\)"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0] * 380, "tokenizer.ggml.token_type": [1]},
+            r"cannot be rebuilt \(use --tokens\)",
+        ),
     ],
 )
 def test_tokenizers_that_cannot_be_rebuilt_are_refused(plain, changes, message):

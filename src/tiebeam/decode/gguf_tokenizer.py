@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiebeam.decode.tokenizer import Tokenizer
+from tiebeam.decode.tokenizer import Tokenizer, told
 from tiebeam.errors import UnreadableInput
 
 if TYPE_CHECKING:
     import tokenizers
 
-_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
+_NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 
 # How text is split before BPE, by tokenizer.ggml.pre. \p{…} are Unicode classes.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -49,15 +49,16 @@ def build(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise UnreadableInput(f"{source} names a {kind!r} tokenizer but holds no tokens for it; use --tokens 1,2,3")
-    tokens = list(tokens)
-    types = list(metadata.get("tokenizer.ggml.token_type") or [])
-    if kind == "gpt2":
-        backend = _byte_level(metadata, tokens, source)
-    elif kind == "llama":
-        backend = _sentencepiece(metadata, tokens, types, source)
-    else:
+    if kind not in ("gpt2", "llama"):
         raise UnreadableInput(f"{source} holds a {kind!r} tokenizer; gpt2 and llama kinds can be rebuilt: use --tokens")
-    _add_special(backend, tokens, types)
+    with told(f"the tokenizer in {source} cannot be rebuilt (use --tokens)"):
+        tokens = list(tokens)
+        types = list(metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens))
+        if kind == "gpt2":
+            backend = _byte_level(metadata, tokens, source)
+        else:
+            backend = _sentencepiece(metadata, tokens, types, source)
+        _add_special(backend, tokens, types)
     return Tokenizer(backend, _ends(metadata), _start(metadata, kind))
 
 
@@ -124,7 +125,7 @@ def _merges(
     """Every way to join two pieces into a third, best-scored first; ties in the order of the pieces."""
     ranked = []
     for i, token in enumerate(tokens):
-        if len(token) < 2 or (types and types[i] in (_CONTROL, _USER_DEFINED, _BYTE)):
+        if len(token) < 2 or types[i] in (_CONTROL, _USER_DEFINED, _BYTE):
             continue
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.documents import read_json
-from tiebeam.errors import UnreadableInput
+from tiebeam.errors import TiebeamError, UnreadableInput
 
 if TYPE_CHECKING:
     import tokenizers
@@ -29,12 +30,14 @@ class Tokenizer:
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        ids = self.backend.encode(text, add_special_tokens=self.start is None).ids
+        with told("the text cannot be turned into tokens"):
+            ids = self.backend.encode(text, add_special_tokens=self.start is None).ids
         return [*(self.start or ()), *ids]
 
     def encode_with_bytes(self, text: str) -> tuple[list[int], int]:
         """The tokens, and how many bytes of the text belong to the first of them (0 when it is a start token)."""
-        encoding = self.backend.encode(text, add_special_tokens=self.start is None)
+        with told("the text cannot be turned into tokens"):
+            encoding = self.backend.encode(text, add_special_tokens=self.start is None)
         if self.start:
             return [*self.start, *encoding.ids], 0
         first = encoding.offsets[0][1] if encoding.offsets and not encoding.special_tokens_mask[0] else 0
@@ -65,6 +68,17 @@ class Tokenizer:
         return push
 
 
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Whatever the tokenizers package makes of bad data, as one sentence: it raises bare exceptions, and panics."""
+    try:
+        yield
+    except (TiebeamError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise UnreadableInput(f"{what}: {' '.join(str(error).split())}") from None
+
+
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     """The checkpoint's own tokenizer, or None when it carries none."""
     if checkpoint.format == "gguf" and "tokenizer.ggml.model" in checkpoint.metadata:
@@ -79,10 +93,9 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     size = checkpoint.files.size("tokenizer.json")
     if size > _LIMIT:
         raise UnreadableInput(f"tokenizer.json is {size:,} bytes; one above {_LIMIT:,} is not believed")
-    try:
-        backend = tokenizers.Tokenizer.from_buffer(checkpoint.files.read("tokenizer.json", 0, size))
-    except Exception as error:  # the package raises nothing narrower
-        raise UnreadableInput(f"tokenizer.json cannot be read: {error}") from None
+    raw = checkpoint.files.read("tokenizer.json", 0, size)
+    with told("tokenizer.json cannot be read"):
+        backend = tokenizers.Tokenizer.from_buffer(raw)
     backend.no_padding()
     backend.no_truncation()
     return Tokenizer(backend, _ends(checkpoint, names))
