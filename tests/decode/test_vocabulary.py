@@ -14,6 +14,8 @@ from building import write_model
 from lively_models import lively, reference, save, sentence
 from tiebeam.decode import Decoder, Table
 from tiebeam.errors import UnreadableInput
+from tiebeam.inspection import inspect
+from tiebeam.pair import Tie
 
 pytest.importorskip("transformers")
 
@@ -44,6 +46,22 @@ def test_a_twin_runs_on_one_matrix_and_gives_the_same(untied, tmp_path):
     shared = Decoder.open(changed(untied, tmp_path / "shared", drop=(HEAD,), tie_word_embeddings=True))
     assert twin.embed is twin.head
     assert np.array_equal(twin.logits(TOKENS), shared.logits(TOKENS))
+
+
+def test_a_twin_in_two_precisions_keeps_both(untied, tmp_path):
+    """Equal up to rounding is one matrix to `inspect`; each end still runs on the numbers stored for it."""
+    import torch
+    from safetensors.torch import load_file as load_torch
+    from safetensors.torch import save_file as save_torch
+
+    where = changed(untied, tmp_path, tie_word_embeddings=False)
+    tensors = load_torch(where / "model.safetensors")
+    tensors[EMBED] = tensors[HEAD].to(torch.bfloat16)
+    save_torch(tensors, where / "model.safetensors")
+    assert inspect(where).tie is Tie.TWIN
+    decoder = Decoder.open(where)
+    np.testing.assert_array_equal(decoder.head.rows, tensors[HEAD].numpy())
+    np.testing.assert_array_equal(decoder.embed.lookup(TOKENS), tensors[EMBED].float().numpy()[TOKENS])
 
 
 def test_a_torn_pair_runs_with_the_stored_head_and_says_so(untied, tmp_path):

@@ -1,8 +1,9 @@
 """The two ends of the decoder: the table a token is looked up in, and the table it is scored against.
 
-Which matrix serves which end is the tie's to say, so this asks `inspect` and obeys: shared and twin pairs
-run on one matrix, an untied pair on two. Where loaders disagree (torn) it takes the stored head, as
-transformers does, and says so; where one of the ends is not there at all (headless) it refuses.
+Which matrix serves which end is the tie's to say, so this asks `inspect` and obeys: shared and twin pairs run
+on one matrix, an untied pair on two (as does a twin that is equal only up to rounding: each end has its own).
+Where loaders disagree (torn) it takes the stored head, as transformers does, and says so; where one of the ends
+is not there at all (headless) it refuses.
 
 A table may be factorised, rows [V, R] and a map [R, D] for each end, which is one shape for three things:
 a jointly tied checkpoint (`tiebeam tie --joint`), a table narrower than the model, and a bridge.
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tiebeam.checkpoint import Checkpoint
+from tiebeam.checkpoint.dtypes import BITS
 from tiebeam.decode.names import Names
 from tiebeam.decode.parts import Array, Ids
 from tiebeam.decode.spec import Spec
@@ -102,7 +104,8 @@ def open_ends(
         )
     if pair.tie is Tie.TORN:
         notes = (f"declared tied, but {two} differs from {one}: run with the stored head, as transformers does",)
-    if pair.tie is Tie.UNTIED or pair.tie is Tie.TORN:
+    rounded = pair.tie is Tie.TWIN and not _exact_twin(checkpoint, one, two)
+    if pair.tie is Tie.UNTIED or pair.tie is Tie.TORN or rounded:
         assert one is not None
         assert two is not None
         return _golf_maps(
@@ -117,6 +120,12 @@ def open_ends(
 
 def _stored(checkpoint: Checkpoint, name: str) -> str | None:
     return name if name in checkpoint.tensors else None
+
+
+def _exact_twin(checkpoint: Checkpoint, one: str | None, two: str | None) -> bool:
+    """Types that differ, and GGUF's blocks, are called equal when they round the same matrix."""
+    E, W = (checkpoint.tensors[name].dtype if name else "" for name in (one, two))
+    return E == W and E in BITS
 
 
 def _width(spec: Spec, config: Mapping[str, Any]) -> int:
