@@ -4,8 +4,12 @@ import json
 import logging
 
 import pytest
+from hypothesis import settings
 
 from registry import registry_file
+
+settings.register_profile("tiebeam", deadline=None)  # no test asserts a time
+settings.load_profile("tiebeam")
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

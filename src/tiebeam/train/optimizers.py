@@ -116,24 +116,6 @@ class Optimizers:
         """The rate of each role as it stands."""
         return {group["role"]: float(group["lr"]) for part in self.parts for group in part.param_groups}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"parts": [part.state_dict() for part in self.parts]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What was saved from optimizers for the same parameters in the same roles."""
-        saved = state["parts"]
-        ours, theirs = self._shape([part.state_dict() for part in self.parts]), self._shape(saved)
-        if ours != theirs:
-            raise BadRequest(
-                f"the saved optimizers hold {theirs}, and this model's hold {ours}; use the same model and preset"
-            )
-        for part, held in zip(self.parts, saved, strict=True):
-            part.load_state_dict(held)
-
-    @staticmethod
-    def _shape(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-        return [{group["role"]: len(group["params"]) for group in part["param_groups"]} for part in parts]
-
 
 def _group(role: str, parameters: Sequence[nn.Parameter], rate: float, **options: Any) -> dict[str, Any]:
     return {"params": list(parameters), "role": role, "lr": rate, "height": rate, **options}
