@@ -143,8 +143,9 @@ def test_a_length_must_be_given_once():
 
 @pytest.mark.parametrize("tie", [True, False])
 def test_transformers_and_the_decoder_agree_with_the_model(corpus, tmp_path, tie):
-    from tiebeam.decode import Decoder
     from transformers import AutoModelForCausalLM
+
+    from tiebeam.decode import Decoder
 
     train(settings(tie=tie), corpus, tmp_path / "run")
     model, _ = open_run(tmp_path / "run")

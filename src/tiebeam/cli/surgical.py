@@ -125,6 +125,8 @@ def print_outcome(outcome: Outcome, as_json: bool, said: str = "") -> None:
 
 def _verified(outcome: Outcome) -> str:
     words = "every tensor that did not change, byte for byte"
+    if outcome.before.format == "gguf" and outcome.after.format != "gguf":
+        words = "every tensor is there, dequantised"
     proof = outcome.proof
     if proof is None:
         return words

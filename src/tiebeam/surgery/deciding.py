@@ -53,6 +53,8 @@ def plan_untie(case: Case) -> Plan:
             notes.append("both matrices were stored and differ; both are kept, and the flag now says so")
         if tie is not Tie.TORN and not flags and not case.converted:
             raise BadRequest(f"{report.model} is untied already: two tensors are stored and the config says so")
+    if tie not in (Tie.TORN, Tie.UNTIED):
+        notes.insert(0, "a twin for now: the two are equal until one of them is trained or changed")
     return Plan("untie", case, edit, is_untied(case), exact=tie is not Tie.HEADLESS, notes=tuple(notes))
 
 

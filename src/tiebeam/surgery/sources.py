@@ -52,7 +52,8 @@ def local_files(checkpoint: Checkpoint) -> LocalFiles:
 
 
 def is_directory(checkpoint: Checkpoint) -> bool:
-    return Path(checkpoint.source).is_dir()
+    """Whether the source is a whole directory (a snapshot in the Hub's cache is one) and not a file in one."""
+    return not Path(checkpoint.source).is_file()
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def plan_joint(case: Case, fitted: Fit) -> Plan:
     """The joint form: tensors tiebeam.*, and a config entry that says so."""
     rows, V, D = pair_rows(case)
     factors, dtype, R = fitted.factors, _float_type(case), fitted.recipe.rank
-    table = Made(_size(dtype, (V, R)), lambda: _encoded(dtype, _table_blocks(rows, V, D, factors)))
+    table = Made(_size(dtype, (V, R)), partial(_encoded, dtype, partial(_table_blocks, rows, V, D, factors)))
     entries = [
         Entry(TABLE, dtype, (V, R), table),
         _small(EMBED_MAP, factors.embed_map),
@@ -88,7 +88,7 @@ def plan_expand(case: Case, fitted: Fit) -> Plan:
     for name, through, end in ((case.embed, factors.embed_map, 0), (case.head, factors.head_map, 1)):
         dtype = _float_type(case, name)
         made = _expanded(rows, V, D, factors, _float_type(case), through, exact, end)
-        content = Made(stored[name].nbytes, partial(_made, dtype, made))
+        content = Made(stored[name].nbytes, partial(_encoded, dtype, made))
         entries.append(Entry(name, dtype, (V, D), content))
     edit = Edit(drop=frozenset({case.embed, case.head}), add=tuple(entries)) | set_flag(case, False)
     return Plan("tie --joint --expand", case, edit, _is_expanded, exact=False)
@@ -119,13 +119,9 @@ def _table_blocks(rows: Rows, vocab: int, dim: int, factors: Factors) -> Iterato
         yield factors.table(*rows(start, stop))
 
 
-def _encoded(dtype: str, blocks: Iterator[Array]) -> Iterator[bytes]:
-    for block in blocks:
+def _encoded(dtype: str, blocks: Callable[[], Iterator[Array]]) -> Iterator[bytes]:
+    for block in blocks():
         yield dtypes.encode(dtype, block)
-
-
-def _made(dtype: str, make: Callable[[], Iterator[Array]]) -> Iterator[bytes]:
-    return _encoded(dtype, make())
 
 
 def _expanded(

@@ -1,0 +1,37 @@
+"""Surgery on the real SmolLM2: untied, and transformers writes the same text."""
+
+import pytest
+import torch
+
+from tiebeam.pair import Tie
+from tiebeam.surgery import How, tie, untie
+
+pytestmark = pytest.mark.real
+
+
+def test_smollm2_untied_writes_the_same_text(smollm2, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    outcome = untie(smollm2, tmp_path / "u")
+    assert outcome.before.tie is Tie.SHARED
+    assert outcome.proof.ran
+    original = transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
+    )
+    untied = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "u")
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "u")
+    prompt = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert torch.equal(untied(prompt).logits, original(prompt).logits)
+        texts = [
+            tokenizer.decode(m.generate(prompt, max_new_tokens=24, do_sample=False)[0]) for m in (original, untied)
+        ]
+    assert texts[0] == texts[1]
+    assert "Paris" in texts[1]
+
+
+def test_smollm2_as_gguf_comes_back_to_the_same_file(smollm2, tmp_path):
+    how = How(prove=False)
+    untie(smollm2, tmp_path / "u.gguf", how)
+    tie(tmp_path / "u.gguf", tmp_path / "b.gguf", how)
+    assert (tmp_path / "b.gguf").read_bytes() == smollm2.read_bytes()
