@@ -20,6 +20,7 @@ from tiebeam.surgery import open_case
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
 from tiebeam.surgery.joint.fitting import fit, tables_of
 from tiebeam.surgery.joint.planning import pair_rows
+from tiebeam.surgery.joint.trial import HeldOut
 
 KINDS = ("wiki", "code", "shakespeare")
 
@@ -67,6 +68,7 @@ def main() -> None:
         (options.texts / f"{kind}.calibrate.txt").read_text(encoding="utf-8") for kind in options.calibrate.split(",")
     )
     calibration: Calibration = calibrate(decoder, text)
+    held_out = HeldOut(decoder, calibration.held_out)
     base = {kind: loss(decoder, tokens) for kind, tokens in tests.items()}
     E, W = rows(0, V)
     print(f"rank {options.rank:g} D, calibrated on {options.calibrate}: {calibration.tokens:,} tokens\n")
@@ -81,7 +83,7 @@ def main() -> None:
     for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
         show(name, decoder.with_ends(Table(matrix), Table(matrix)))
     for name, recipe in recipes(round(options.rank * D), V).items():
-        fitted = fit(decoder, rows, calibration, recipe)
+        fitted = fit(held_out, rows, calibration, recipe)
         chosen = f" ({fitted.recipe.balance:g})" if recipe.balance is None else ""
         show(name + chosen, decoder.with_ends(*tables_of(rows, V, fitted.factors, fitted.exact)))
 

@@ -16,7 +16,9 @@ from tiebeam.pair import Tie
 from tiebeam.surgery import How, carry_out, open_case
 from tiebeam.surgery.joint import Recipe, calibrate, factors_of, fit, join, moments_of
 from tiebeam.surgery.joint import decomposition as parts
+from tiebeam.surgery.joint.fitting import tables_of
 from tiebeam.surgery.joint.planning import pair_rows
+from tiebeam.surgery.joint.trial import HeldOut
 from tiny_models import build
 
 V, D = 300, 12
@@ -115,7 +117,7 @@ def test_expanded_at_twice_the_width_any_loader_sees_the_same_model(model, text,
     outcome = carry_out(joining.plan(expand=True), tmp_path / "t", QUICK)
     assert torch.allclose(torch_logits(tmp_path / "t"), torch_logits(model), atol=1e-4)
     assert outcome.after.tie is Tie.UNTIED
-    assert outcome.measured["kl"] < 1e-6
+    assert outcome.measured["after"]["kl"] < 1e-6
 
 
 @pytest.mark.parametrize("exact_rows", [0, 10])
@@ -131,7 +133,7 @@ def test_the_joint_form_runs_and_its_expansion_says_the_same(model, text, tmp_pa
     assert ("tiebeam.exact_rows" in stored) == bool(exact_rows)
     config = json.loads((tmp_path / "joint" / "config.json").read_text())
     assert config["tiebeam"]["joint"]["rank"] == 24
-    assert outcome.measured["after"] == pytest.approx(joining.fitted.after, abs=1e-4)
+    assert outcome.measured["after"]["kl"] == pytest.approx(joining.fitted.after.kl, abs=1e-4)
 
 
 def test_exact_rows_are_the_rows_themselves(model, text, tmp_path):
@@ -164,8 +166,22 @@ def test_more_rank_never_keeps_less_and_the_lines_say_so(model, text):
 def test_the_balance_is_the_best_of_those_tried(model, text):
     fitted = join(open_case(model), text, rank=16).fitted
     assert len(fitted.tried) == 5
-    assert fitted.after == pytest.approx(min(nats for _, nats in fitted.tried))
+    assert fitted.after.kl == pytest.approx(min(kl for _, kl in fitted.tried))
     assert fitted.recipe.balance == min(fitted.tried, key=lambda tried: tried[1])[0]
+
+
+def test_what_is_measured_is_what_the_decoder_measures(model, text):
+    from tiebeam.decode import divergence
+
+    joining = join(open_case(model), text, rank=16)
+    rows, vocab, _ = pair_rows(joining.case)
+    decoder = joining.held_out.original
+    joined = decoder.with_ends(*tables_of(rows, vocab, joining.fitted.factors, joining.fitted.exact))
+    run = joining.held_out.runs[0]
+    ours, theirs = HeldOut(decoder, [run]).measure(joined), divergence(decoder, joined, run)
+    assert ours.kl == pytest.approx(theirs.kl, rel=1e-3, abs=1e-6)
+    assert ours.nats == pytest.approx(theirs.after.nats_per_token, rel=1e-5)
+    assert ours.agreement == theirs.agreement
 
 
 def test_nothing_held_out_is_counted(model, text):
@@ -181,13 +197,14 @@ def test_weights_matter_rows_that_are_read_come_out_better(model, text):
     case = open_case(model)
     decoder, (rows, vocab, _) = Decoder.open(model), pair_rows(case)
     calibration = calibrate(decoder, text)
+    held_out = HeldOut(decoder, calibration.held_out)
     often = np.argsort(calibration.counts)[-10:]
     errors = {}
     for name, recipe in {
         "counts": Recipe(16, balance=1.0, ridge=None, uniform=1e-6, predicted=0.0),
         "alike": Recipe(16, balance=1.0, ridge=None, uniform=1.0, predicted=0.0),
     }.items():
-        factors = fit(decoder, rows, calibration, recipe).factors
+        factors = fit(held_out, rows, calibration, recipe).factors
         E, W = rows(0, vocab)
         errors[name] = np.linalg.norm((factors.table(E, W) @ factors.head_map - W)[often])
     assert errors["counts"] < errors["alike"]
@@ -217,6 +234,29 @@ def test_a_shared_model_has_no_two_matrices_to_join(tmp_path, text):
     build("llama", tie_word_embeddings=True).save_pretrained(tmp_path / "m")
     with pytest.raises(BadRequest, match="no two matrices"):
         join(open_case(tmp_path / "m"), text)
+
+
+def test_healing_brings_the_loss_down_and_is_written(model, text, tmp_path):
+    joining = join(open_case(model), text, rank=8)
+    healed, done = joining.healed(0.05)
+    assert done.rounds >= 1
+    assert done.after.kl < done.before.kl == joining.fitted.after.kl
+    outcome = carry_out(healed.plan(), tmp_path / "joint", QUICK)
+    assert outcome.measured["after"]["kl"] == pytest.approx(done.after.kl, abs=1e-4)
+
+
+def test_healing_goes_on_where_it_was_stopped(model, text, tmp_path):
+    joining = join(open_case(model), text, rank=8)
+    _, first = joining.healed(0.02, tmp_path / "t")
+    kept = tmp_path / "t.healing" / "state.safetensors"
+    assert kept.exists()
+    _, second = joining.healed(0.04, tmp_path / "t")
+    assert second.rounds > first.rounds
+    assert second.minutes > first.minutes
+    assert second.after.kl <= first.after.kl
+    other = join(open_case(model), text, rank=9)  # another fit does not go on from this one
+    _, third = other.healed(0.01, tmp_path / "t")
+    assert third.rounds == 1
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     "--exact-rows", type=click.IntRange(min=0), default=0, metavar="N",
     help="With --joint: keep the N rows that would be hit worst as they are.",
 )  # fmt: skip
+@click.option(
+    "--heal", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
+    help="With --joint: train the table and its maps for so long against the model as it was (extra [train]). Stopped, "
+    "it goes on where it was when run again.",
+)  # fmt: skip
 @click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices again, for any loader.")
 @click.option(
     "--text", "texts", multiple=True, metavar="FILE",
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
     head: str | None, dtype: str, as_json: bool, quiet: bool, keep: str | None, joint: bool,
-    rank: int | None, exact_rows: int, expand: bool, texts: tuple[str, ...], yes: bool,
+    rank: int | None, exact_rows: int, heal: float, expand: bool, texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model of SRC with one matrix for both ends, and every config level saying so.
 
@@ -72,8 +78,8 @@ def command(
         raise click.UsageError("name DST, or pass --dry-run")
     if keep and joint:
         raise click.UsageError("--keep and --joint are two ways; choose one")
-    if not joint and (rank or exact_rows or expand):
-        raise click.UsageError("--rank, --exact-rows and --expand go with --joint")
+    if not joint and (rank or exact_rows or expand or heal):
+        raise click.UsageError("--rank, --exact-rows, --heal and --expand go with --joint")
     case = open_case(source, embed=embed, head=head, target=target, dtype=dtype)
     if target is not None and not dry_run:
         check_target(Path(source), Path(target), force)  # before minutes of measuring, not after
@@ -83,7 +89,7 @@ def command(
             _keep(case, target, keep, texts, how, yes, dry_run, as_json)
             return
         if joint:
-            _joint(case, target, rank, exact_rows, expand, texts, how, dry_run, as_json)
+            _joint(case, target, rank, exact_rows, heal, expand, texts, how, dry_run, as_json)
             return
         plan = plan_tie(case)
         outcome = None if dry_run or target is None else carry_out(plan, target, how)
@@ -119,13 +125,14 @@ def _keep(
 
 
 def _joint(
-    case: Case, target: str | None, rank: int | None, exact_rows: int, expand: bool, texts: tuple[str, ...], how: How,
-    dry_run: bool, as_json: bool,
+    case: Case, target: str | None, rank: int | None, exact_rows: int, heal: float, expand: bool,
+    texts: tuple[str, ...], how: How, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from tiebeam.surgery import carry_out
     from tiebeam.surgery.damage import read_texts
     from tiebeam.surgery.joint import Recipe, join
     from tiebeam.surgery.joint.planning import pair_rows
+    from tiebeam.surgery.joint.tying import healing_place
 
     _, _, D = pair_rows(case)
     if not texts:
@@ -135,13 +142,17 @@ def _joint(
         )
     recipe = Recipe(rank or D, exact_rows=exact_rows)
     joining = join(case, read_texts(texts), recipe, how.watch)
-    plan = joining.plan(expand)
     if not as_json:
         _print_spectrum(joining)
     if dry_run or target is None:
-        print_plan(plan, as_json, "", {"spectrum": joining.spectrum()})
+        print_plan(joining.plan(expand), as_json, "", {"spectrum": joining.spectrum()})
         return
-    outcome = carry_out(plan, target, how)
+    if heal:
+        joining, done = joining.healed(heal, Path(target), how.watch)
+        if not as_json:
+            click.echo(f"healed for {done.minutes:.1f} minutes: KL {done.before.kl:.4f} -> {done.after.kl:.4f}")
+    outcome = carry_out(joining.plan(expand), target, how)
+    shutil.rmtree(healing_place(Path(target)), ignore_errors=True)
     print_outcome(outcome, as_json, _lost_and_saved(outcome))
 
 
@@ -149,7 +160,7 @@ def _print_spectrum(joining: Joining) -> None:
     fitted, console = joining.fitted, render.console()
     console.print(
         f"fitted to {joining.calibration.tokens:,} tokens; the two ends in balance at {fitted.recipe.balance:g}; "
-        f"the model as it is: {fitted.before:.3f} nats per token on text held out"
+        f"the model as it is: {fitted.before.nats:.3f} nats per token on text held out"
     )
     rows = [["rank", "energy kept", "saves", "nats per token"]]
     for line in joining.spectrum():
@@ -161,12 +172,13 @@ def _print_spectrum(joining: Joining) -> None:
 
 
 def _lost_and_saved(outcome: Outcome) -> str:
-    m, before, after = outcome.measured, outcome.before.params, outcome.after.params
-    if not m:
+    if not outcome.measured:
         return ""
-    saved = before.stored - after.stored
-    share = f"{human(saved)} parameters saved ({saved / before.stored:.1%})" if saved > 0 else "no parameters saved"
+    old, new = outcome.measured["before"], outcome.measured["after"]
+    stored = outcome.before.params.stored
+    saved = stored - outcome.after.params.stored
+    share = f"{human(saved)} parameters saved ({saved / stored:.1%})" if saved > 0 else "no parameters saved"
     return (
-        f"{m['after'] - m['before']:+.3f} nats per token on held-out text ({m['before']:.3f} -> {m['after']:.3f}, KL "
-        f"{m['kl']:.4f}, the same next token {m['agreement']:.0%} of the time); {share}"
+        f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}, KL "
+        f"{new['kl']:.4f}, the same next token {new['agreement']:.0%} of the time); {share}"
     )

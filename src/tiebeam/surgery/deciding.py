@@ -29,9 +29,9 @@ from tiebeam.surgery.repairs import (
 
 KEEP = ("embed", "head", "mean")
 _BLOCK_ROWS = 2048
-_FOLDING = (
-    "untied: the final norm can now be folded into the head (as GPTQ- and rotation-based quantisers do); folding it "
-    "into a tied matrix would corrupt the lookup"
+_NOW_TWO = (
+    "a twin until one of the two is trained; the final norm may now be folded into the head (as rotation-based "
+    "quantisers do), which in a tied matrix would corrupt the lookup"
 )
 
 
@@ -40,7 +40,7 @@ def plan_untie(case: Case) -> Plan:
     report, tie = case.report, case.report.tie
     refuse_fixed(case, tied=False)
     flags = set_flag(case, False)
-    notes = [_FOLDING]
+    notes = []
     if tie is Tie.NONE:
         raise BadRequest(f"{report.model} has no vocabulary pair to untie")
     if case.head is None:
@@ -54,7 +54,7 @@ def plan_untie(case: Case) -> Plan:
         if tie is not Tie.TORN and not flags and not case.converted:
             raise BadRequest(f"{report.model} is untied already: two tensors are stored and the config says so")
     if tie not in (Tie.TORN, Tie.UNTIED):
-        notes.insert(0, "a twin for now: the two are equal until one of them is trained or changed")
+        notes.append(_NOW_TWO)
     return Plan("untie", case, edit, is_untied(case), exact=tie is not Tie.HEADLESS, notes=tuple(notes))
 
 

@@ -29,14 +29,14 @@ _HELD_OUT = 8  # every eighth run is held out
 @dataclass(frozen=True)
 class Calibration:
     """`counts` [V] over all the text that is not held out, `predicted` [V] the mean of the model's predictions, `C`
-    [D, D] the second moment of the final hidden states, `held_out` token runs that nothing was fitted to."""
+    [D, D] the second moment of the final hidden states, both over `runs`; `held_out` are runs nothing was fitted to."""
 
     counts: Array
     predicted: Array
     C: Array
+    runs: list[list[int]]
     held_out: list[list[int]]
     tokens: int
-    run_tokens: int
 
     def weights(self, uniform: float, predicted: float) -> Array:  # -> [V]
         """A blend that sums to one."""
@@ -85,7 +85,7 @@ def calibrate(
         positions += len(h)
         progress(done + 1, len(chosen))
     return Calibration(
-        counts, predicted / positions, C / positions, spread(held_out, held_out_most), len(tokens), positions
+        counts, predicted / positions, C / positions, chosen, spread(held_out, held_out_most), len(tokens)
     )
 
 

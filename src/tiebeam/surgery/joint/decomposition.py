@@ -116,16 +116,23 @@ def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) ->
 
 @dataclass(frozen=True)
 class Factors:
-    """S = E from_embed + W from_head; E ~ S embed_map, W ~ S head_map."""
+    """S = E from_embed + W from_head; E ~ S embed_map, W ~ S head_map.
+
+    A table that has been trained on is no longer such a sum, and is given whole as `trained`."""
 
     from_embed: Array  # [D, R]
     from_head: Array  # [D, R]
     embed_map: Array  # [R, D]
     head_map: Array  # [R, D]
+    trained: Array | None = None  # [V, R]
 
     @property
     def rank(self) -> int:
         return int(self.embed_map.shape[0])
+
+    def rows(self, pair: Rows, start: int, stop: int) -> Array:  # -> [stop - start, R]
+        """Rows of the shared table."""
+        return self.table(*pair(start, stop)) if self.trained is None else self.trained[start:stop]
 
     def table(self, e: Array, w: Array) -> Array:  # [n, D], [n, D] -> [n, R]
         """The shared rows of some rows of the two matrices."""

@@ -1,5 +1,6 @@
 """Choose the balance of the two ends on text that nothing was fitted to, pick the rows to keep exactly, measure.
 
+Candidates are judged by their KL from the original: less noisy than the loss itself, and never flattered by luck.
 The trunk runs between the tables that a candidate gives (`Decoder.with_ends`), so every number here is what the
 written model will do, but for the rounding of its table to the stored type.
 """
@@ -26,9 +27,10 @@ from tiebeam.surgery.joint.decomposition import (
     square_roots,
     without_rows,
 )
+from tiebeam.surgery.joint.trial import HeldOut, Measured
 
 if TYPE_CHECKING:
-    from tiebeam.decode import Decoder, Table
+    from tiebeam.decode import Table
 
 Array = NDArray[Any]
 BALANCES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -49,22 +51,23 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted, and what it does on held-out text in nats per token."""
+    """What was fitted, and what the model did and does on held-out text."""
 
     recipe: Recipe
     factors: Factors
     spectrum: Spectrum
     exact: Array  # ids, ascending
-    before: float
-    after: float
+    before: Measured
+    after: Measured
     tried: tuple[tuple[float, float], ...]
-    """(balance, nats) of every balance that was measured."""
+    """(balance, KL) of every balance that was measured."""
 
     def predicted_loss(self, rank: int) -> float:
         """The loss at another rank: the error energy scales what was measured at this one."""
         here = 1 - self.spectrum.kept(self.recipe.rank)
         there = 1 - self.spectrum.kept(rank)
-        return self.before if here <= 0 else self.before + (self.after - self.before) * there / here
+        lost = self.after.nats - self.before.nats
+        return self.before.nats if here <= 0 else self.before.nats + lost * there / here
 
     def lines(self, vocab: int, dim: int) -> list[dict[str, Any]]:
         """The spectrum as a table: for ranks around D, energy kept, parameters saved, predicted loss."""
@@ -85,7 +88,7 @@ def saved(vocab: int, dim: int, rank: int, exact_rows: int = 0) -> int:
 
 
 def fit(
-    decoder: Decoder,
+    held_out: HeldOut,
     rows: Rows,
     calibration: Calibration,
     recipe: Recipe,
@@ -95,22 +98,19 @@ def fit(
     D = len(calibration.C)
     moments = moments_of(rows, calibration.weights(recipe.uniform, recipe.predicted), D)
     roots = (np.eye(D), np.eye(D)) if recipe.ridge is None else square_roots(calibration.metric(recipe.ridge))
-    before = held_out_loss(decoder, calibration)
     balances = BALANCES if recipe.balance is None else (recipe.balance,)
-    tried: dict[float, float] = {}
+    best: Fit | None = None
+    tried = []
     for done, balance in enumerate(balances):
-        tried[balance] = _loss(decoder, rows, calibration, moments, roots, replace(recipe, balance=balance))[0]
-        progress(done + 1, len(balances) + 1)
-    best = min(tried, key=lambda balance: tried[balance])
-    after, spectrum, exact = _loss(decoder, rows, calibration, moments, roots, replace(recipe, balance=best))
-    progress(len(balances) + 1, len(balances) + 1)
-    chosen = replace(recipe, balance=best)
-    return Fit(chosen, spectrum.factors(recipe.rank), spectrum, exact, before, after, tuple(sorted(tried.items())))
+        found = _fit(held_out, rows, moments, roots, replace(recipe, balance=balance))
+        tried.append((balance, found.after.kl))
+        best = found if best is None or found.after.kl < best.after.kl else best
+        progress(done + 1, len(balances))
+    assert best is not None
+    return replace(best, tried=tuple(tried))
 
 
-def _loss(
-    decoder: Decoder, rows: Rows, calibration: Calibration, moments: Moments, roots: tuple[Array, Array], recipe: Recipe
-) -> tuple[float, Spectrum, Array]:
+def _fit(held_out: HeldOut, rows: Rows, moments: Moments, roots: tuple[Array, Array], recipe: Recipe) -> Fit:
     assert recipe.balance is not None
     spectrum = spectrum_of(moments, roots, recipe.balance)
     exact = np.zeros(0, np.int64)
@@ -118,8 +118,9 @@ def _loss(
         errors = row_errors(rows, spectrum, recipe.rank, moments.weights)
         exact = np.sort(np.argsort(errors)[::-1][: recipe.exact_rows]).astype(np.int64)
         spectrum = spectrum_of(without_rows(moments, rows, exact), roots, recipe.balance)
-    tables = tables_of(rows, len(moments.weights), spectrum.factors(recipe.rank), exact)
-    return held_out_loss(decoder.with_ends(*tables), calibration), spectrum, exact
+    factors = spectrum.factors(recipe.rank)
+    joined = held_out.original.with_ends(*tables_of(rows, len(moments.weights), factors, exact))
+    return Fit(recipe, factors, spectrum, exact, held_out.before, held_out.measure(joined), ())
 
 
 def tables_of(rows: Rows, vocab: int, factors: Factors, exact: Array) -> tuple[Table, Table]:
@@ -128,20 +129,10 @@ def tables_of(rows: Rows, vocab: int, factors: Factors, exact: Array) -> tuple[T
 
     shared = np.empty((vocab, factors.rank), np.float32)
     for start, stop in row_blocks(vocab, len(factors.from_embed)):
-        shared[start:stop] = factors.table(*rows(start, stop))
+        shared[start:stop] = factors.rows(rows, start, stop)
     kept: tuple[Array | None, Array | None] = (None, None)
     if len(exact):
         pairs = [rows(int(i), int(i) + 1) for i in exact]
         kept = np.concatenate([e for e, _ in pairs]), np.concatenate([w for _, w in pairs])
     ids = exact if len(exact) else None
     return Table(shared, factors.embed_map, ids, kept[0]), Table(shared, factors.head_map, ids, kept[1])
-
-
-def held_out_loss(decoder: Decoder, calibration: Calibration) -> float:
-    """Nats per token over the held-out runs."""
-    total, tokens = 0.0, 0
-    for run in calibration.held_out:
-        measured = decoder.perplexity(run)
-        total += measured.nats_per_token * measured.tokens
-        tokens += measured.tokens
-    return total / tokens

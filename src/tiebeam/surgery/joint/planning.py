@@ -116,7 +116,7 @@ def _small(name: str, matrix: Array) -> Entry:
 
 def _table_blocks(rows: Rows, vocab: int, dim: int, factors: Factors) -> Iterator[Array]:
     for start, stop in row_blocks(vocab, dim):
-        yield factors.table(*rows(start, stop))
+        yield factors.rows(rows, start, stop)
 
 
 def _encoded(dtype: str, blocks: Callable[[], Iterator[Array]]) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def _expanded(
     def blocks() -> Iterator[Array]:
         for start, stop in row_blocks(vocab, dim):
             pair = rows(start, stop)
-            raw = dtypes.encode(stored, factors.table(*pair))
+            raw = dtypes.encode(stored, factors.rows(rows, start, stop))
             block = dtypes.decode(stored, raw, (stop - start, factors.rank)).astype(np.float32) @ through
             for i in range(start, stop):
                 if i in keep:
