@@ -6,14 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from studio_files import write_shelf
 
-import tiebeam
+from studio_files import SRC, write_shelf
 
-SRC = str(Path(tiebeam.__file__).parent.parent)
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )

@@ -131,7 +131,8 @@ def test_generation_streams_tokens_whose_logits_are_dot_products(http, root):
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({"prompt": ""}, "empty"), ({"new": 0}, "0 new tokens"), ({"new": 10_000}, "new tokens"), ({"new": "x"}, "new cannot be"),
+    ({"prompt": ""}, "empty"), ({"new": 0}, "0 new tokens"), ({"new": 10_000}, "new tokens"),
+    ({"new": "x"}, "new cannot be"),
     ({"temperature": -1}, "temperature"), ({"model": "nope"}, "no model here"), ({"loud": 1}, "not a setting"),
     ({"top": 0}, "top is 0"), ({"new": True}, "new cannot be"), ({"new": 64}, "context"),
 ])  # fmt: skip

@@ -60,7 +60,8 @@ def test_typed_counts_are_read_or_refused_as_the_library_does(visit):
     page = visit().go("calculator.html")
     script = """async (texts) => {
         const { parseCount } = await import('/lib/numbers.js');
-        return texts.map((text) => { try { return String(parseCount(text)); } catch (error) { return error.message; } });
+        const read = (text) => { try { return String(parseCount(text)); } catch (error) { return error.message; } };
+        return texts.map(read);
     }"""
     for text, answer in zip(TYPED, page.evaluate(script, TYPED), strict=True):
         try:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from conftest import SRC
+from studio_files import SRC
 from tiebeam.cli import main
 
 

@@ -1,13 +1,10 @@
 """Who may speak to the studio, and what it will never read."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 from starlette.testclient import TestClient
-from studio_files import tiny_llama, write_shelf
 
+from studio_files import tiny_llama, write_shelf
+from tiebeam.cli import main
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.studio.app import build
 from tiebeam.studio.guard import LARGEST_BODY
@@ -112,22 +109,23 @@ def test_a_path_that_does_not_exist_is_refused_at_the_start(tmp_path):
         Shelf((), tmp_path / "nothing")
 
 
-def test_the_answers_over_http_are_the_same_sentences(tmp_path):
-    shelf = Shelf((), write_shelf(tmp_path))
-    http = client(shelf)
+def test_the_answers_over_http_are_the_same_sentences(tmp_path, capsys):
+    http = client(Shelf((), write_shelf(tmp_path)))
     refused = http.post("/api/find", json={"path": "/etc/passwd"})
     assert refused.status_code == 403
     assert "reads only what is below" in refused.json()["error"]
     assert http.get("/api/models/nope").status_code == 404
-    assert http.post("/api/find", content=b"{", headers={"content-type": "application/json"}).status_code == 400
-    assert (
-        http.post("/api/find", content=json.dumps({"path": "x"}), headers={"content-type": "text/plain"}).status_code
-        == 400
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "tiebeam", "plan", "--vocab", "x", "--dim", "1"], capture_output=True, text=True
-    )
-    assert http.get("/api/plan?vocab=x&dim=1").json()["error"] in done.stderr.replace("--vocab: ", "")
+    with pytest.raises(SystemExit):
+        main(["plan", "--vocab", "x", "--dim", "1"])
+    said = capsys.readouterr().err.strip().removeprefix("tiebeam: --vocab: ")
+    assert http.get("/api/plan?vocab=x&dim=1").json() == {"error": said}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [(b"{", "application/json"), (b"[]", "application/json"), (b'{"path": "x"}', "text/plain")]
+)
+def test_a_body_that_is_no_json_object_is_refused(body, kind):
+    assert client().post("/api/find", content=body, headers={"content-type": kind}).status_code == 400
 
 
 def test_listens_on_the_loopback_only_and_says_when_a_port_is_taken():

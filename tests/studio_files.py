@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+import tiebeam
 from building import write_model
+
+SRC = str(Path(tiebeam.__file__).parent.parent)
 
 WORDS = ["<unk>", "New", "York", "City", "San", "Francisco", "Los", "Angeles", "is", "the", "big", "old", "town", "."]
 DIM, INNER = 8, 16
