@@ -77,4 +77,5 @@ def write_shelf(root: Path) -> Path:
     tiny_llama(root / "models" / "torn", torn=True, seed=2)
     write_run(root / "runs" / "tied", tied=True)
     write_run(root / "runs" / "untied", tied=False)
+    (root / "runs" / "report.json").write_text(json.dumps({"verdict": {"sentences": ["Tied won.", "By a little."]}}))
     return root

@@ -198,3 +198,40 @@ def test_the_description_names_every_route(http):
         for method in operations:
             answer = http.request(method, path.replace("{id}", "0" * 12), json={} if method == "post" else None)
             assert answer.status_code in (200, 400, 404), path
+
+
+def test_a_comparison_s_verdict_is_told_beside_its_runs(http):
+    assert http.get("/api/runs").json()["comparisons"] == [{"name": "runs", "sentences": ["Tied won.", "By a little."]}]
+
+
+def test_a_report_above_what_was_named_is_not_read(tmp_path):
+    root = write_shelf(tmp_path)
+    named = Shelf((str(root / "runs" / "tied"),))
+    assert [entry.name for entry in named.runs()] == ["tied"]
+    assert named.comparisons() == []
+    assert Shelf((str(root / "runs"),)).comparisons() == [root / "runs"]
+
+
+def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
+    """`tiebeam train`, then the studio: a run directory is a run and a model."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    from tiebeam.cli import main
+
+    text = tmp_path / "text.txt"
+    text.write_text("New York City is big. San Francisco is old. Los Angeles is the new town. " * 300)
+    arguments = ["--steps", "12", "--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "2", "--mlp-dim", "64"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(text), "--out", str(tmp_path / "run"), "--context", "32", *arguments])
+        raise SystemExit(0)
+    assert not stop.value.code
+    here = TestClient(build(Shelf((str(tmp_path / "run"),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
+    (run,) = here.get("/api/runs").json()["runs"]
+    assert run["tied"] is True
+    assert run["model"] is True
+    assert "val_bpb" in run["last"]
+    (model,) = here.get("/api/models").json()["models"]
+    assert model["id"] == run["id"]
+    assert here.get(f"/api/models/{model['id']}").json()["tie"] == "shared"
+    answer = here.post("/api/generate", json={"model": model["id"], "prompt": "New York", "new": 3})
+    assert answer.text.count("event: token") == 5

@@ -159,10 +159,13 @@ class _Studio:
         return await self._ask(request, lambda reader: reader.spectrum)
 
     async def runs(self, request: Request) -> Response:
-        from tiebeam.studio.runs import summary
+        from tiebeam.studio.runs import summary, verdict
 
-        found = await run_in_threadpool(lambda: [summary(entry) for entry in self.shelf.runs()])
-        return JSONResponse({"runs": found})
+        def found() -> dict[str, Any]:
+            runs = [summary(entry) for entry in self.shelf.runs()]
+            return {"runs": runs, "comparisons": [verdict(path) for path in self.shelf.comparisons()]}
+
+        return JSONResponse(await run_in_threadpool(found))
 
     async def run(self, request: Request) -> Response:
         from tiebeam.studio.runs import records, summary

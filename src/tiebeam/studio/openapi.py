@@ -62,8 +62,10 @@ _SCHEMAS: dict[str, Any] = {
     ),
     "Run": _object(
         {"id": _TEXT, "name": _TEXT, "tied": {"type": ["boolean", "null"]}, "live": {"type": "boolean"},
+         "model": {"type": "boolean"},
          "settings": {"type": "object"}, "last": {"type": "object"}}
     ),
+    "Comparison": _object({"name": _TEXT, "sentences": _list(_TEXT)}),
     "Generation": {
         **_object(
             {
@@ -183,7 +185,12 @@ DESCRIPTION: dict[str, Any] = {
         "/api/models/{id}/spectrum": {
             "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID)
         },
-        "/api/runs": {"get": _operation("The runs that may be read.", _object({"runs": _list(_ref("Run"))}))},
+        "/api/runs": {
+            "get": _operation(
+                "The runs that may be read, and what comparisons among them found.",
+                _object({"runs": _list(_ref("Run")), "comparisons": _list(_ref("Comparison"))}),
+            )
+        },
         "/api/runs/{id}": {"get": _operation("A run with all its reports.", _ref("Run"), _ID)},
         "/api/runs/{id}/events": {"get": _operation("Its reports as they come (server-sent events).", _STREAM, _ID)},
         "/api/generate": {

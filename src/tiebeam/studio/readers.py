@@ -100,13 +100,11 @@ class Reader:
         return {"tied": self.one_table, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        ends = ("embed",) if self.one_table else ("embed", "head")
         found = self.ids(text, ids)
-        near = {end: self.lens.neighbours(found, end, k) for end in ends}
-        tokens = [
-            {"id": id, "text": self.spell(id), **{end: self._spelled(near[end][n]) for end in ends}}
-            for n, id in enumerate(found)
-        ]
+        tokens: list[dict[str, Any]] = [{"id": id, "text": self.spell(id)} for id in found]
+        for end in ("embed",) if self.one_table else ("embed", "head"):
+            for token, near in zip(tokens, self.lens.neighbours(found, end, k), strict=True):
+                token[end] = self._spelled(near)
         return {"tied": self.one_table, "tokens": tokens}
 
     def _spelled(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tiebeam.studio.shelf import METRICS, RUN, Entry
+from tiebeam.studio.shelf import METRICS, REPORT, RUN, Entry, is_model
 
 _MOST_BYTES = 64 << 20
 _LONGEST_LINE = 256 << 10
@@ -35,10 +35,18 @@ def summary(entry: Entry) -> dict[str, Any]:
         "id": entry.id,
         "name": entry.name,
         "tied": _tied(settings if isinstance(settings, dict) else {}, config),
+        "model": is_model(where),
         "live": _age(where / METRICS) < _QUIET,
         "settings": settings if isinstance(settings, dict) else {},
         "last": last,
     }
+
+
+def verdict(path: Path) -> dict[str, Any]:
+    """What a comparison found, in its own two sentences."""
+    found = _document(path / REPORT, 64 << 20).get("verdict")
+    sentences = found.get("sentences") if isinstance(found, dict) else None
+    return {"name": path.name, "sentences": [str(one) for one in sentences] if isinstance(sentences, list) else []}
 
 
 def records(entry: Entry) -> list[dict[str, Any]]:
@@ -101,9 +109,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(path: Path, most: int = 1 << 20) -> dict[str, Any]:
     try:
-        if path.stat().st_size > 1 << 20:
+        if path.stat().st_size > most:
             return {}
         document = json.loads(path.read_text(), parse_constant=lambda _: None)
     except (OSError, ValueError, RecursionError):

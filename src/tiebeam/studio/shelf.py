@@ -16,7 +16,7 @@ from typing import Any
 
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 
-METRICS, RUN = "metrics.jsonl", "run.json"
+METRICS, RUN, REPORT = "metrics.jsonl", "run.json", "report.json"
 _WEIGHTS = re.compile(r"\.(safetensors|gguf|bin|pt|pth|ckpt|npz)$")
 _STATE = re.compile(r"^(adapter_|training_args|optimizer|scheduler|scaler|rng_state|resume\.)")
 _DEPTH, _MOST = 5, 400  # how deep below the root is looked, and how many are listed
@@ -53,10 +53,18 @@ class Shelf:
     def models(self) -> list[Entry]:
         """Named ones first, then what lies below the root, by name."""
         found = {entry.id: entry for entry in self._named() if not _only_runs(entry.where)}
-        for path in self._below(_is_model):
+        for run in self.runs():  # a finished run is a model, too
+            if is_model(Path(run.where)):
+                found.setdefault(run.id, run)
+        for path in self._below(is_model):
             entry = self._entry(str(path), named=False)
             found.setdefault(entry.id, entry)
         return list(found.values())[:_MOST]
+
+    def comparisons(self) -> list[Path]:
+        """The directories above the runs that hold a comparison's report."""
+        above = dict.fromkeys(Path(run.where).parent for run in self.runs())
+        return [path for path in above if (path / REPORT).is_file() and self.allows(path / REPORT)]
 
     def runs(self) -> list[Entry]:
         found: dict[str, Entry] = {}
@@ -74,6 +82,12 @@ class Shelf:
 
     def run(self, id: str) -> Entry:
         return self._pick(self.runs(), id, "run")
+
+    def allows(self, path: Path) -> bool:
+        """Whether a path, its links resolved, lies below the root or below something named."""
+        real = _real(path)
+        tops = [Path(where) for where in self.named if not _is_hub(where)] + ([self.root] if self.root else [])
+        return any(real.is_relative_to(top) for top in tops)
 
     def find(self, path: str) -> Entry:
         """A path typed or dropped into the page -> the entry it stands for, if it may be read."""
@@ -94,7 +108,7 @@ class Shelf:
             )
         if not real.exists():
             raise UnreadableInput(f"{real} does not exist")
-        if not _is_model(real):
+        if not is_model(real):
             raise UnreadableInput(f"{real} is not a model: it holds no safetensors, GGUF, PyTorch or npz weights")
         return self._entry(str(real), named=False)
 
@@ -147,7 +161,7 @@ def _files(path: Path) -> list[str]:
         return []
 
 
-def _is_model(path: Path) -> bool:
+def is_model(path: Path) -> bool:
     if path.is_dir():
         return any(_WEIGHTS.search(name) and not _STATE.match(name) for name in _files(path))
     return bool(_WEIGHTS.search(path.name))
@@ -160,7 +174,7 @@ def _is_run(path: Path) -> bool:
 def _only_runs(where: str) -> bool:
     """A directory without weights that holds runs: a comparison, or a run that has saved nothing yet."""
     path = Path(where)
-    return path.is_dir() and not _is_model(path) and any(_walk(path, _is_run, depth=3))
+    return path.is_dir() and not is_model(path) and any(_walk(path, _is_run, depth=3))
 
 
 def _walk(top: Path, wanted: Any, depth: int) -> Iterator[Path]:
@@ -172,7 +186,7 @@ def _walk(top: Path, wanted: Any, depth: int) -> Iterator[Path]:
     for _ in range(depth + 1):
         below: list[Path] = []
         for path in level:
-            if wanted is _is_model and len(ggufs := [n for n in _files(path) if n.endswith(".gguf")]) > 1:
+            if wanted is is_model and len(ggufs := [n for n in _files(path) if n.endswith(".gguf")]) > 1:
                 yield from (path / name for name in sorted(ggufs) if not (path / name).is_symlink())
             elif wanted(path):
                 yield path

@@ -1,5 +1,5 @@
 // Your runs: curves that grow while a training runs, tied and untied overlaid.
-import { get } from "../lib/api.js";
+import { get, postStream } from "../lib/api.js";
 import { curves } from "../lib/charts.js";
 import { h, scroller, swatch } from "../lib/dom.js";
 import { grouped, percent } from "../lib/numbers.js";
@@ -13,18 +13,18 @@ const CURVES = [
 ];
 
 export async function show(main) {
-  const { runs } = await get("api/runs");
+  const { runs, comparisons } = await get("api/runs");
   if (!runs.length) {
     main.replaceChildren(h("h1", null, "Your runs"), h("div", { class: "panel empty play" }, h("h2", null, "No run yet"), h("p", { class: "quiet" }, "Train something, then name it, or the directory above it:"), h("p", null, h("code", null, "tiebeam studio runs/tied runs/untied"))));
     return;
   }
   const kept = new Map(runs.map((run) => [run.id, { run, records: [], on: true }]));
   const charts = h("div", { class: "stack-wide" });
-  const samples = h("section", { class: "panel stack", "aria-labelledby": "samples", hidden: true });
   const body = h("tbody");
   main.replaceChildren(h("h1", null, "Your runs"),
     h("section", { class: "panel play", "aria-label": "Runs" }, scroller("Runs", h("table", { class: "data" }, h("thead", null, h("tr", null, ["run", "pair", "state", "step", "loss", "val bpb", "head’s share"].map((name) => h("th", { scope: "col" }, name)))), body))),
-    h("div", { class: "play" }, charts), h("div", { class: "play" }, samples));
+    ...comparisons.filter((one) => one.sentences.length).map((one) => h("section", { class: "panel play", "aria-label": `Verdict of ${one.name}` }, h("h2", null, `What ${one.name} found`), one.sentences.map((sentence) => h("p", null, sentence)))),
+    h("div", { class: "play" }, charts), sampling(kept));
 
   let waiting = 0;
   const redraw = () => { waiting ||= requestAnimationFrame(() => { waiting = 0; draw(); }); };
@@ -46,9 +46,6 @@ export async function show(main) {
       return h("section", { class: "panel", "aria-label": label }, h("h2", null, label), curves(series, { yLabel: label.split(",").at(-1).trim(), height: 280 }),
         h("ul", { class: "legend" }, series.map((line) => h("li", null, h("span", { class: `swatch ${line.tone}`, "aria-hidden": "true" }), `${line.name}: ${line.points.at(-1)[1].toPrecision(4)}`))));
     }).filter(Boolean));
-    const said = drawn.flatMap(({ run, records }) => { const record = records.findLast((one) => typeof one.sample === "string"); return record ? [[run, record]] : []; });
-    samples.hidden = !said.length;
-    samples.replaceChildren(h("h2", { id: "samples" }, "Samples"), ...said.map(([run, record]) => h("article", null, h("h3", { class: "small" }, `${run.name}, step ${grouped(record.step ?? 0)}`), h("p", { class: "said small" }, record.sample))));
   }
   draw();
   for (const one of kept.values()) {
@@ -58,4 +55,32 @@ export async function show(main) {
     source.addEventListener("open", () => { one.records = []; });
     addEventListener("pagehide", () => source.close());
   }
+}
+
+// The same prompt to every finished run, side by side: a run directory is a model like any other.
+function sampling(kept) {
+  const able = [...kept.values()].map((one) => one.run).filter((run) => run.model);
+  if (!able.length) return null;
+  const prompt = h("input", { id: "sample-prompt", type: "text", value: "The", autocomplete: "off" });
+  const button = h("button", { type: "submit", class: "first" }, "Sample all");
+  const said = new Map(able.map((run) => [run.id, h("p", { class: "said small", role: "status" })]));
+  const form = h("form", { class: "row", onsubmit: async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    for (const run of able) {
+      const out = said.get(run.id);
+      out.replaceChildren(h("span", { class: "prompt" }, prompt.value));
+      try {
+        await postStream("api/generate", { model: run.id, prompt: prompt.value, new: 48, temperature: 0.8, seed: 1, top: 1 }, (name, data) => {
+          if (name === "error") throw new Error(data.error);
+          if (data.text) out.append(data.text);
+        });
+      } catch (error) {
+        out.replaceChildren(h("span", { class: "error" }, error.message));
+      }
+    }
+    button.disabled = false;
+  } }, h("label", { for: "sample-prompt" }, "Prompt"), h("span", { style: { flex: "1 1 12rem" } }, prompt), button);
+  return h("section", { class: "panel stack play", "aria-labelledby": "samples" }, h("h2", { id: "samples" }, "Samples"), form,
+    h("div", { class: "columns" }, able.map((run) => h("div", null, h("h3", { class: "small" }, run.tied === null ? null : swatch(run.tied), run.name), said.get(run.id)))));
 }
