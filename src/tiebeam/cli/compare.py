@@ -24,13 +24,13 @@ _SHAPE = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "b
 @click.argument("text", nargs=-1, type=click.Path())
 @click.option("--out", default="comparison", show_default=True, metavar="DIR", help="Runs and report go here.")
 @click.option("--variants", default="tied,untied", show_default=True, metavar="A,B",
-              help="Any of tied, untied, then (tied for two thirds, then untied), bridge (tied, a map before the head).")  # fmt: skip
+              help="Any of tied, untied, then (tied for 2/3, then not), bridge (tied, one map).")  # fmt: skip
 @click.option("--minutes", type=float, metavar="M", help="Train each run for this long (default 1.2, unless --steps).")
 @click.option("--steps", type=int, metavar="N", help="Train each run for this many steps.")
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs of each variant; 3 for bars.")
 @click.option("--match", type=click.Choice(["steps", "time", "params"]),
-              help="What is equal (default: time with --minutes, steps with --steps). steps with --minutes: the first "
-                   "run has the time, the others its steps. params: MLPs are widened or narrowed to one count.")  # fmt: skip
+              help="What is equal (default: time with --minutes, steps with --steps). steps with --minutes: the "
+                   "first run has the time, the others its steps. params: MLPs are resized to one count.")  # fmt: skip
 @click.option("--anchor", default="tied", show_default=True, metavar="VARIANT",
               help="With --match params, whose count the others are brought to.")  # fmt: skip
 @click.option("--arch", type=click.Choice(["standard", "golf"]), default="standard", show_default=True)

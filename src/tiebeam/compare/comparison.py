@@ -48,10 +48,13 @@ class Comparison:
 def compare(
     base: Settings, corpus: Corpus, out: Path, *, variants: Sequence[Variant] = (VARIANTS["tied"], VARIANTS["untied"]),
     seeds: int = 1, match: str | None = None, anchor: str = "tied", bigram_dim: int = 64, bigram_steps: int = 250,
-    force: bool = False, command: str = "", report: Report | None = None, progress: Progress | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    force: bool = False, apart: bool = True, command: str = "", report: Report | None = None,
+    progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:  # fmt: skip
-    """Run the comparison at `out`, or go on with it. `base.minutes` or `base.steps` is the length of each run."""
+    """Run the comparison at `out`, or go on with it. `base.minutes` or `base.steps` is the length of each run.
+
+    `apart` trains each run in a process of its own, which is what its peak memory is measured on.
+    """
     stage = progress or (lambda what, done, total: None)
     match = match or ("steps" if base.minutes is None else "time")
     if match not in MATCHES:
@@ -70,8 +73,8 @@ def compare(
     plan = claim(out, {**asked, "threads": base.threads or free_threads(), "command": command}, force)
     numbers = [base.seed + i for i in range(seeds)]
     runs = run_all(
-        field, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps", force=force, report=report,
-        interrupted=interrupted,
+        field, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps", force=force, apart=apart,
+        report=report, interrupted=interrupted,
     )  # fmt: skip
     counts = token_counts(corpus)
     examined = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +73,8 @@ def samples(corpus: Corpus, examined: Sequence[Examined]) -> list[dict[str, Any]
 def spelled(corpus: Corpus, token: int) -> str:
     """A token's text with its blanks made visible."""
     text = corpus.tokenizer.decode([token])
+    text = re.sub(" {3,}", lambda run: f"·×{len(run[0])}", text)
     shown = "".join("·" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in text)
-    if len(shown) > 3 and set(shown) == {"·"}:
-        shown = f"·x{len(shown)}"
     return shown if len(shown) <= 12 else shown[:11] + "…"
 
 

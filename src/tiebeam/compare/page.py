@@ -34,14 +34,18 @@ th,td{padding:.38rem .7rem;text-align:right;border-bottom:1px solid var(--rule);
 th{font-weight:600;color:var(--soft)}
 th:first-child,td:first-child{text-align:left;padding-left:0}
 .dot{display:inline-block;width:.7em;height:.7em;border-radius:50%;margin-right:.5em}
-pre{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:.8rem;overflow-x:auto;font-size:.86rem;
-line-height:1.45;white-space:pre-wrap;overflow-wrap:anywhere}
+pre{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:.8rem;overflow-x:auto;
+font-size:.86rem;line-height:1.45;white-space:pre-wrap;overflow-wrap:anywhere}
 pre b{font-weight:400;color:var(--soft)}
 details{margin:.7rem 0}summary{cursor:pointer;color:var(--soft)}
 @media (max-width:40rem){body{padding-top:1.2rem}.verdict{font-size:1.22rem}h2{font-size:1.12rem}}
-@media print{:root{--ink:#000;--soft:#444;--rule:#bbb;--paper:#fff;--card:#fff}body{max-width:none;padding:0;font-size:11pt}
+@media print{:root{--ink:#000;--soft:#444;--rule:#bbb;--paper:#fff;--card:#fff}
+body{max-width:none;padding:0;font-size:11pt}
 figure{border-color:#ccc}.grid{grid-template-columns:1fr 1fr}details>*{display:block}h2{break-after:avoid}}
 """
+
+
+_BARS = "The same in bars: blue is one table, orange two, grey what lies between and the references."
 
 
 def page(document: dict[str, Any], figures: dict[str, str]) -> str:
@@ -96,7 +100,7 @@ def _contenders(document: dict[str, Any]) -> str:
     errors = "± is the standard error over seeds. " if len(document["seeds"]) > 1 else ""
     said.append(
         f"{errors}Packed: matrices in int8, tables in fp16, compressed, and measured again after unpacking. "
-        "Peak memory is what a run's process grew by."
+        "Peak memory is what each run's own process grew by."
     )
     return _table(heads, rows) + f'<p class="note">{" ".join(said)}</p>'
 
@@ -124,8 +128,8 @@ def _bands_caption(document: dict[str, Any]) -> str:
     found = document["runs"][0]["bands"]
     return (
         "Who pays: the difference in loss by how common the target is. Below zero is better than "
-        f"{document['variants'][0]['title']}. Each group is about a fifth of the text; the first is {found[0]['tokens']:,} "
-        f"tokens, the last {found[-1]['tokens']:,}."
+        f"{document['variants'][0]['title']}. Each group is about a fifth of the text; the first is "
+        f"{found[0]['tokens']:,} tokens, the last {found[-1]['tokens']:,}."
     )
 
 
@@ -160,7 +164,7 @@ def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
         yield _table(heads, rows)
         held = document["alignment"][0]
         yield (
-            f'<p class="note">Over {held["rows"]:,} tokens, centred. Cosine through a linear map fitted on other tokens; '
+            f'<p class="note">Over {held["rows"]:,} tokens, centred. Cosine through a map fitted on other tokens; '
             f"overlap of the best rotation; share of the ten nearest tokens that are the same (by chance "
             f"{100 * held['knn_by_chance']:.1f}%).</p>"
         )
@@ -202,19 +206,20 @@ def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     rows = [["unigram", found["unigram"]], *([f["name"], f] for f in found["forms"].values())]
     rows.append(["smoothed bigram", found["smoothed_bigram"]])
     body = [[escape(str(name)), f"{fit['bits']:.3f}", f"{fit['params']:,}"] for name, fit in rows]
-    yield _table(["", "bits per token", "parameters"], body)
-    yield "".join(f"<p>{escape(sentence)}</p>" for sentence in found["says"])
     b = found["bounds"]
-    yield _table(
-        [f"best at rank {b['dim']}", "energy left out"],
+    bounds = _table(
+        [f"best matrix of rank {b['dim']}", "energy left out"],
         [
-            ["any matrix", f"{100 * b['any']:.1f}%"],
+            ["any", f"{100 * b['any']:.1f}%"],
             ["symmetric", f"{100 * b['symmetric']:.1f}%"],
             ["positive semidefinite", f"{100 * b['semidefinite']:.1f}%"],
         ],
     )
+    table = _table(["", "bits per token", "parameters"], body)
+    bars = f"<figure>{figures['bigrams']}<figcaption>{escape(_BARS)}</figcaption></figure>"
+    yield f'<div class="grid"><div>{table}{bounds}</div>{bars}</div>'
+    yield "".join(f"<p>{escape(sentence)}</p>" for sentence in found["says"])
     captions = {
-        "bigrams": "The same as bars.",
         "heat-pmi": "This text's pairs: red where a pair is commoner than chance, blue where it is rarer. Read a row: "
         "what comes after that token.",
         "heat-antisymmetric": "Its antisymmetric half: what no symmetric path can say, that a comes before b and not "
@@ -244,22 +249,22 @@ def _settings(document: dict[str, Any]) -> Iterable[str]:
     yield "<h2>What it rests on</h2>"
     seeds = ", ".join(map(str, document["seeds"]))
     yield (
-        f"<p>{human_bytes(corpus['train']['bytes'])} of text in {corpus['train']['documents']:,} documents to learn from "
-        f"and {human_bytes(corpus['val']['bytes'])} in {corpus['val']['documents']:,} held out; a vocabulary of "
+        f"<p>{human_bytes(corpus['train']['bytes'])} of text in {corpus['train']['documents']:,} documents to learn "
+        f"from and {human_bytes(corpus['val']['bytes'])} in {corpus['val']['documents']:,} held out; a vocabulary of "
         f"{corpus['vocab']:,}; {'seed' if len(document['seeds']) == 1 else 'seeds'} {seeds}. Text digest "
         f"{escape(str(corpus['digest'])[:12])}.</p>"
     )
     yield (
         f"<p>tiebeam {escape(document['tiebeam'])}, torch {escape(machine['torch'])}, Python "
-        f"{escape(machine['python'])} on {escape(machine['system'])} {escape(machine['processor'])}, {machine['cores']} "
-        f"cores, {machine['threads']} threads.</p>"
+        f"{escape(machine['python'])} on {escape(machine['system'])} {escape(machine['processor'])}, "
+        f"{machine['cores']} cores, {machine['threads']} threads.</p>"
     )
     yield f"<p>To do it again:</p><pre>{escape(document['command'])}</pre>"
     for run in document["runs"]:
         if run["seed"] == document["seeds"][0]:
             shown = escape(json.dumps(run["settings"], indent=2))
             yield (
-                f"<details><summary>Every setting of {escape(run['name'])} ({human(run['params'])} parameters)</summary>"
+                f"<details><summary>Every setting of {escape(run['name'])}, {human(run['params'])} parameters</summary>"
                 f"<pre>{shown}</pre></details>"
             )
 

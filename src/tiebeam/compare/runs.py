@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebeam.compare.memory import Peak
+from tiebeam.compare.apart import Outcome, train_apart
 from tiebeam.compare.variants import Contender
 from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.train import RunDirectory, Settings, train
+from tiebeam.train import Budget, RunDirectory, Settings, train
 from tiebeam.train.rundir import MODEL, RUN, STATE
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def claim(out: Path, plan: dict[str, Any], force: bool = False) -> dict[str, Any
 
 def run_all(
     field: Sequence[Contender], seeds: Sequence[int], corpus: Corpus, out: Path, *, threads: int,
-    equal_steps: bool = False, force: bool = False, report: Report | None = None,
+    equal_steps: bool = False, force: bool = False, apart: bool = True, report: Report | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Planned]:  # fmt: skip
     """Train what is not trained yet. With `equal_steps` the first run has the time, and the others take its steps.
@@ -85,34 +85,48 @@ def run_all(
             if equal_steps and settings.minutes is not None and steps is not None:
                 settings = replace(settings, minutes=None, steps=steps)
             run = Planned(replace(contender, settings=settings), seed, out / f"{contender.variant.name}-s{seed}")
-            _train(run, corpus, force, report, interrupted)
+            _train(run, corpus, force, apart, report, interrupted)
             steps = steps or _final(RunDirectory.open(run.path))["step"]
             planned.append(run)
     return planned
 
 
-def _train(run: Planned, corpus: Corpus, force: bool, report: Report | None, interrupted: Callable[[], bool]) -> None:
+def _train(
+    run: Planned, corpus: Corpus, force: bool, apart: bool, report: Report | None, interrupted: Callable[[], bool]
+) -> None:
     resume = not force and _stands(run, corpus)
     if resume and finished(run.path):
         return
     resume = resume and (run.path / STATE).is_file()
-    tell = (lambda record: report(run, record)) if report else None
-    with Peak() as peak:
-        try:
-            result = train(
-                run.contender.settings, corpus, run.path, resume=resume, force=not resume, report=tell,
-                interrupted=interrupted,
-            )  # fmt: skip
-        except BadRequest:
-            if not resume:
-                raise
-            # Killed between its last step and its model: the state has nothing left to run.
-            result = train(
-                run.contender.settings, corpus, run.path, force=True, report=tell, interrupted=interrupted
-            )  # fmt: skip
-    if not result.finished:
-        raise Interrupted(f"{run.path} stopped after {result.steps:,} steps")
-    _write(run.path / MEMORY, json.dumps({"peak_bytes": peak.bytes}) + "\n")
+    resume = resume and not _spent(run)
+    outcome = _one(run, corpus, resume, apart, report, interrupted)
+    if not outcome.finished:
+        raise Interrupted(f"{run.path} stopped after {outcome.steps:,} steps")
+    _write(run.path / MEMORY, json.dumps({"peak_bytes": outcome.peak_bytes}) + "\n")
+
+
+def _spent(run: Planned) -> bool:
+    """Killed between its last step and its model: the state has nothing left to run, so it starts over."""
+    settings = run.contender.settings
+    facts = RunDirectory.open(run.path).load_state()[1]
+    budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
+    return budget.progress(facts["step"], facts["seconds"]) >= 1
+
+
+def _one(
+    run: Planned, corpus: Corpus, resume: bool, apart: bool, report: Report | None, interrupted: Callable[[], bool]
+) -> Outcome:
+    def tell(record: dict[str, Any]) -> None:
+        if report:
+            report(run, record)
+
+    settings = run.contender.settings
+    if apart:
+        return train_apart(
+            settings, corpus, run.path, resume=resume, force=not resume, report=tell, interrupted=interrupted
+        )
+    result = train(settings, corpus, run.path, resume=resume, force=not resume, report=tell, interrupted=interrupted)
+    return Outcome(result.finished, result.steps, None)
 
 
 def _stands(run: Planned, corpus: Corpus) -> bool:

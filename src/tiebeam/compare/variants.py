@@ -2,11 +2,12 @@
 
 Equal parameters: one variant keeps its shape, and every other one's MLPs are widened or narrowed until its exact
 count is as near as the width's grain allows; a model that would have to give up most of its MLPs gives up layers
-instead. What was changed is said in words.
+instead, or width. What was changed is said in words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from tiebeam.errors import BadRequest
 from tiebeam.train import Settings
 
 GRAIN = 8  # widths are multiples of this: odd ones are slow
+TOLERANCE = 0.02
 MATCHES = ("steps", "time", "params")
 
 
@@ -87,21 +89,33 @@ def _matched(variant: Variant, settings: Settings, vocab: int, goal: int) -> Con
     if before == goal:
         return Contender(variant, settings, before, "as it is")
     best: Contender | None = None
-    for layers in range(settings.layers, 0, -1):
-        shape = replace(settings, layers=layers)
+    for shape in _shapes(settings):
         narrow, wide = (count_params(replace(shape, mlp_dim=w), vocab) for w in (GRAIN, 2 * GRAIN))
         per_unit = (wide - narrow) / GRAIN  # the count is linear in the width
         width = max(GRAIN, round((goal - narrow) / per_unit / GRAIN + 1) * GRAIN)
         found = replace(shape, mlp_dim=width)
         params = count_params(found, vocab)
-        note = _note(settings, found, params, goal)
-        candidate = Contender(variant, found, params, note)
+        candidate = Contender(variant, found, params, _note(settings, found, params, goal))
         if best is None or abs(params - goal) < abs(best.params - goal):
             best = candidate
-        if width >= settings.mlp_dim // 3:  # deep enough and not starved
+        if 3 * width >= shape.mlp_dim and abs(params - goal) <= TOLERANCE * goal:  # not starved, and near enough
             return candidate
     assert best is not None
+    if abs(best.params - goal) > TOLERANCE * goal:
+        raise BadRequest(
+            f"{variant.title} cannot be brought to {goal:,} parameters: the nearest shape has {best.params:,}; "
+            "take a larger trunk (--layers, --dim) or a smaller --vocab"
+        )
     return best
+
+
+def _shapes(settings: Settings) -> Iterator[Settings]:
+    """From the whole shape to smaller ones: layers first, then width (with it the tables)."""
+    for layers in range(settings.layers, 0, -1):
+        yield replace(settings, layers=layers)
+    step = 2 * settings.heads  # heads keep their number and an even size
+    for dim in range(settings.dim - step, 0, -step):
+        yield replace(settings, dim=dim, mlp_dim=max(GRAIN, settings.mlp_dim * dim // settings.dim))
 
 
 def _note(before: Settings, after: Settings, params: int, goal: int) -> str:
@@ -109,6 +123,7 @@ def _note(before: Settings, after: Settings, params: int, goal: int) -> str:
         f"{name} {old} -> {new}"
         for name, old, new in (
             ("layers", before.layers, after.layers),
+            ("width", before.dim, after.dim),
             ("MLP width", before.mlp_dim, after.mlp_dim),
         )
         if old != new

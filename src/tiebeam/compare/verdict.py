@@ -84,19 +84,12 @@ def _outcome(
     )
     after = {"time": "in the same training time", "steps": "after the same steps", "params": "at matched size"}[match]
     scores = f"{bpb[0]:.4f} bits per byte against {bpb[1]:.4f}"
-    size = f" {size}" if match != "params" else ""
+    how = f"{after}, {size}" if match != "params" or abs(less) > 0.005 * params[1] else after
     if winner is None:
-        return (
-            f"{titles[0].capitalize()} and {titles[1]} are too close to call {after}: {scores},{size or ''}.".replace(
-                ",.", "."
-            )
-        )
-    better = "better" if difference > 0 else "worse"
+        return f"On this text {titles[0]} and {titles[1]} are too close to call {how}: {scores}."
+    better, more = ("better", "less") if difference > 0 else ("worse", "more")
     share = 100 * abs(difference) / bpb[1]
-    return (
-        f"On this text {titles[0]} does {better} than {titles[1]} {after},{size}: {scores}, "
-        f"{share:.1f}% {'less' if difference > 0 else 'more'}.".replace(",:", ":")
-    )
+    return f"On this text {titles[0]} does {better} than {titles[1]} {how}: {scores}, {share:.1f}% {more}."
 
 
 def _certainty(difference: float, half: float, seeds: int, clear: bool) -> str:
@@ -107,8 +100,8 @@ def _certainty(difference: float, half: float, seeds: int, clear: bool) -> str:
             f"{'clear of zero' if clear else 'which takes in zero'}; it speaks for this text, size and length of run."
         )
     return (
-        f"This is one seed: the difference is {gap} (95%, over held-out documents only), and how far another seed would "
-        f"move it is not measured here, though {ONE_SEED_NOISE} is common; --seeds 3 would tell."
+        f"This is one seed: the difference is {gap} (95%, over held-out documents only). How far another seed would "
+        f"move it is not measured here (about {ONE_SEED_NOISE} is common in runs this short); --seeds 3 would tell."
     )
 
 

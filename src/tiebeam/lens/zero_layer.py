@@ -92,8 +92,9 @@ class ZeroLayer:
             share = self.bought_back
             if share > 0:
                 extra = self.fits["EME"].params - self.fits["EE"].params
+                bought = f"{100 * share:.0f}%" if share < 0.995 else "all"
                 said.append(
-                    f"One d x d map ({extra:,} parameters) buys back {100 * min(share, 1):.0f}% of that gap; a second "
+                    f"One d x d map ({extra:,} parameters) buys back {bought} of that gap; a second "
                     f"table costs {self.fits['EW'].params - self.fits['EE'].params:,}."
                 )
             else:
