@@ -135,6 +135,7 @@ def _bands_caption(document: dict[str, Any]) -> str:
 
 def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     yield "<h2>What became of the tables</h2>"
+    went = f"<div><p>How far each table went from where it began:</p>{_drift(document)}</div>"
     yield _grid(
         figures,
         {
@@ -142,6 +143,7 @@ def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
             "spectrum": "How much of each table its leading directions hold.",
             "norms": "Norms of rows against how often the token was seen.",
         },
+        went,
     )
     if document["alignment"]:
         rows, heads = [], ["", "linear map, held out", "best rotation", "neighbours in common"]
@@ -168,6 +170,9 @@ def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
             f"overlap of the best rotation; share of the ten nearest tokens that are the same (by chance "
             f"{100 * held['knn_by_chance']:.1f}%).</p>"
         )
+
+
+def _drift(document: dict[str, Any]) -> str:
     rows = []
     for run in document["runs"]:
         if run["seed"] == document["seeds"][0]:
@@ -182,8 +187,7 @@ def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
                         f"{d['norm_before']:.2f} → {d['norm_after']:.2f}",
                     ]
                 )
-    yield "<p>How far each table went from where it began:</p>"
-    yield _table(["", "distance / first norm", "cosine to its start", "norm"], rows)
+    return _table(["", "distance", "cosine", "norm"], rows)
 
 
 def _likeness(mean: dict[str, dict[str, float]]) -> str:
@@ -276,13 +280,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _grid(figures: dict[str, str], captions: dict[str, str]) -> str:
+def _grid(figures: dict[str, str], captions: dict[str, str], last: str = "") -> str:
     cells = [
         f"<figure>{figures[name]}<figcaption>{escape(caption)}</figcaption></figure>"
         for name, caption in captions.items()
         if name in figures
     ]
-    return f'<div class="grid">{"".join(cells)}</div>'
+    return f'<div class="grid">{"".join(cells)}{last}</div>'
 
 
 def _plus_minus(value: float, error: float | None) -> str:
