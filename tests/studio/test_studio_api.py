@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from studio_files import WORDS, record, write_shelf
 
+from studio_files import WORDS, record, write_shelf
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.app import build
 from tiebeam.studio.openapi import DESCRIPTION
