@@ -135,6 +135,24 @@ def test_a_model_that_does_not_exist_is_unreadable_input(run, tmp_path):
     assert "does not exist" in err
 
 
+@pytest.mark.parametrize(("load", "given", "threads"), [(99.0, None, "1"), (0.0, None, ""), (99.0, "3", "3")])
+def test_a_busy_machine_is_shared(model, load, given, threads):
+    program = (
+        "import os, sys\n"
+        f"os.getloadavg = lambda: ({load}, 0, 0)\n"
+        "from tiebeam.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print(os.environ.get('OPENBLAS_NUM_THREADS', ''))\n"
+    )
+    settings = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "generate", str(model), "hello", "-n", "1"],
+        capture_output=True, text=True,
+        env={**settings, "PYTHONPATH": SRC, **({"OPENBLAS_NUM_THREADS": given} if given else {})},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == threads
+
+
 def test_no_torch_is_imported(model):
     program = (
         "import sys\n"

@@ -70,6 +70,7 @@ def command(
     tiebeam generate ./checkpoint "The capital of France is" --top 10
     tiebeam generate ./checkpoint --tokens 1,2,3 --logits logits.npy
     """
+    _share_the_machine()
     from tiebeam.cli import render
     from tiebeam.decode import Decoder, Sampling
 
@@ -117,6 +118,18 @@ def command(
             click.echo(_summary(document), err=True)
     if as_json:
         render.emit_json(document)
+
+
+def _share_the_machine() -> None:
+    """On a machine that is already full, one BLAS thread: two that wait for each other's core are far slower.
+
+    Said by a variable that BLAS reads once, when NumPy is first imported; whoever has set one knows better.
+    """
+    said = any(name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if said or "numpy" in sys.modules or not hasattr(os, "getloadavg"):
+        return
+    if os.getloadavg()[0] >= (os.cpu_count() or 1):
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def _speak(stream: Iterator[Token], prompt: str | None, spelled: bool) -> dict[str, Any]:
