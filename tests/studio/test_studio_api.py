@@ -221,10 +221,7 @@ def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("New York City is big. San Francisco is old. Los Angeles is the new town. " * 300)
     arguments = ["--steps", "12", "--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "2", "--mlp-dim", "64"]
-    with pytest.raises(SystemExit) as stop:
-        main(["train", str(text), "--out", str(tmp_path / "run"), "--context", "32", *arguments])
-        raise SystemExit(0)
-    assert not stop.value.code
+    main(["train", str(text), "--out", str(tmp_path / "run"), "--context", "32", *arguments])
     here = TestClient(build(Shelf((str(tmp_path / "run"),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
     (run,) = here.get("/api/runs").json()["runs"]
     assert run["tied"] is True
@@ -235,3 +232,28 @@ def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
     assert here.get(f"/api/models/{model['id']}").json()["tie"] == "shared"
     answer = here.post("/api/generate", json={"model": model["id"], "prompt": "New York", "new": 3})
     assert answer.text.count("event: token") == 5
+
+
+def test_a_generation_that_is_left_in_the_middle_frees_the_decoder(studio):
+    import httpx
+
+    model = next(m["id"] for m in httpx.get(studio + "api/models").json()["models"] if m["name"] == "models/tied")
+    body = {"model": model, "prompt": "New York", "new": 60}
+    for _ in range(3):
+        with httpx.stream("POST", studio + "api/generate", json=body, timeout=20) as stream:
+            next(stream.iter_lines())
+    assert '"done": true' in httpx.post(studio + "api/generate", json=body, timeout=20).text
+
+
+def test_more_streams_than_there_is_room_for_are_refused(studio):
+    import contextlib
+
+    import httpx
+
+    run = httpx.get(studio + "api/runs").json()["runs"][0]["id"]
+    address = f"{studio}api/runs/{run}/events"
+    with contextlib.ExitStack() as stack:
+        for _ in range(16):
+            stream = stack.enter_context(httpx.stream("GET", address, timeout=20))
+            next(stream.iter_lines())
+        assert httpx.get(address, timeout=20).status_code == 400

@@ -179,10 +179,11 @@ class _Studio:
         from tiebeam.studio.runs import follow
 
         entry = await run_in_threadpool(self.shelf.run, request.path_params["id"])
-        self._enter()
+        self._check_room()
 
         async def stream() -> AsyncIterator[bytes]:
             quiet = 0.0
+            self.streams += 1  # here and not before: a stream that nobody reads is never counted
             try:
                 yield b"retry: 2000\n\n"
                 for found in follow(Path(entry.where) / METRICS):
@@ -211,9 +212,10 @@ class _Studio:
             raise BadRequest("say which model: its id from /api/models")
         wanted = _generation_request(body)
         tokens = await run_in_threadpool(lambda: generation.generate(self._reader(id), wanted))
-        self._enter()
+        self._check_room()
 
         async def stream() -> AsyncIterator[bytes]:
+            self.streams += 1
             try:
                 async for token in _on_threads(tokens):
                     yield _event("token", token)
@@ -224,10 +226,9 @@ class _Studio:
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
-    def _enter(self) -> None:
+    def _check_room(self) -> None:
         if self.streams >= _STREAMS:
             raise BadRequest(f"{_STREAMS} streams are open already; close a page first")
-        self.streams += 1
 
 
 async def _on_threads(tokens: Iterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:

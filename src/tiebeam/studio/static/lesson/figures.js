@@ -270,7 +270,7 @@ export function fitting() {
       scroller("Losses", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "numbers"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
           h("tr", null, h("th", { scope: "row" }, "the counts themselves"), h("td", null, ""), h("td", null, least.toFixed(3))),
           h("tr", null, h("th", { scope: "row" }, "word frequencies only"), h("td", null, ""), h("td", null, most.toFixed(3)))))),
-      ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: media("(max-width: 640px)").matches ? 350 : 520, height: 300, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));
+      ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: media("(max-width: 640px)").matches ? 350 : 520, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));
   }
   language.listeners.add(() => { done.clear(); stop(); draw(); });
   draw();

@@ -1,5 +1,5 @@
 // The few charts of the studio, as SVG and plain boxes.
-import { h, s, tieWord } from "./dom.js";
+import { h, media, s, tieWord } from "./dom.js";
 import { grouped, human, percent } from "./numbers.js";
 
 // Horizontal bars with a zero line where values may be negative. items: {name, value, label, on, tone}
@@ -76,7 +76,7 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
 }
 
 // Curves: series of {name, tone, points: [[x, y], ...]}.
-export function curves(series, { yLabel = "", xLabel = "step", height = 300, width = 900, refs = [], named = false } = {}) {
+export function curves(series, { yLabel = "", xLabel = "step", height = 300, width = media("(max-width: 640px)").matches ? 360 : 900, refs = [], named = false } = {}) {
   const [left, right, top, bottom] = [56, named ? 96 : 14, 12, 40];
   const all = series.flatMap((line) => line.points);
   const chart = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img",

@@ -136,7 +136,7 @@ function spectrumOf(model) {
   const out = h("div", { role: "status" });
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
-    out.replaceChildren(h("p", { class: "quiet" }, "Computing …"));
+    out.replaceChildren(h("p", { class: "quiet" }, "Computing; a large table takes a minute …"));
     try {
       const found = await get(`api/models/${model.id}/spectrum`);
       const points = found.values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]);
