@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tiebeam.compare import VARIANTS, Interrupted, compare
-from tiebeam.compare.comparison import write
+from tiebeam.compare.page import page
+from tiebeam.compare.runs import final_of, run_all
+from tiebeam.compare.variants import contenders
 from tiebeam.errors import BadRequest
 from tiebeam.train import RunDirectory
 
@@ -72,24 +74,24 @@ def test_alignment_is_of_the_two_runs(comparison):
 
 
 def test_figures_are_files_and_inline(comparison):
-    page = comparison.page.read_text()
+    held = comparison.page.read_text()
     names = {path.stem for path in (comparison.out / "figures").glob("*.svg")}
     assert {"held-out", "plane", "gradient", "bands", "norms", "spectrum", "bigrams", "heat-pmi",
             "heat-antisymmetric", "heat-tied", "heat-untied"} <= names  # fmt: skip
     assert names == {path.stem for path in (comparison.out / "figures").glob("*.png")}
-    assert page.count("<svg") == len(names)
+    assert held.count("<svg") == len(names)
 
 
 def test_page_stands_alone_and_starts_with_the_verdict(comparison):
-    page = comparison.page.read_text()
-    addresses = set(re.findall(r'(?:src|href)="([^"#]+)"', page))
+    held = comparison.page.read_text()
+    addresses = set(re.findall(r'(?:src|href)="([^"#]+)"', held))
     assert all(a.startswith("data:") for a in addresses), addresses
-    assert "<script" not in page
-    assert "@import" not in page
-    body = re.sub(r"<[^>]+>", " ", page[page.index("<body>") :])
+    assert "<script" not in held
+    assert "@import" not in held
+    body = re.sub(r"<[^>]+>", " ", held[held.index("<body>") :])
     assert body.split()[:6] == ["To", "tie", "or", "not", "to", "tie"]
     assert "On this text tied" in body[:200]
-    assert comparison.document["command"] in page
+    assert comparison.document["command"] in held
 
 
 def test_page_has_no_id_twice(comparison):
@@ -97,12 +99,11 @@ def test_page_has_no_id_twice(comparison):
     assert len(ids) == len(set(ids))
 
 
-def test_text_of_a_sample_cannot_become_markup(comparison, tmp_path):
+def test_text_of_a_sample_cannot_become_markup(comparison):
     samples = [{"variant": "tied", "prompt": "<script>alert(1)</script>", "text": "</pre><b>"}]
-    write(tmp_path, {**comparison.document, "samples": samples})
-    page = (tmp_path / "report.html").read_text()
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
+    made = page({**comparison.document, "samples": samples}, {})
+    assert "<script" not in made
+    assert "&lt;script&gt;" in made
 
 
 def test_second_call_keeps_finished_runs(comparison, corpus, tiny):
@@ -116,6 +117,10 @@ def test_second_call_keeps_finished_runs(comparison, corpus, tiny):
     assert again.document["runs"] == comparison.document["runs"]
 
 
+def field(settings, corpus):
+    return contenders(settings, [VARIANTS["tied"], VARIANTS["untied"]], corpus.vocab, "steps")
+
+
 def test_interrupted_run_goes_on_to_the_same_end(comparison, corpus, tiny, tmp_path):
     calls = []
 
@@ -123,18 +128,17 @@ def test_interrupted_run_goes_on_to_the_same_end(comparison, corpus, tiny, tmp_p
         calls.append(1)
         return len(calls) == 17  # in the second run
 
-    options = {"bigram_dim": 8, "bigram_steps": 10, "apart": False}
+    options = {"threads": 1, "apart": False}
     with pytest.raises(Interrupted, match="untied-s0"):
-        compare(tiny(), corpus, tmp_path / "R", interrupted=soon, **options)
-    assert not (tmp_path / "R" / "report.html").exists()
-    steps = []
-    found = compare(
-        tiny(), corpus, tmp_path / "R", report=lambda run, r: steps.append((run.name, r["step"])), **options
+        run_all(field(tiny(), corpus), [0], corpus, tmp_path, interrupted=soon, **options)
+    seen = []
+    run_all(
+        field(tiny(), corpus), [0], corpus, tmp_path, report=lambda r, m: seen.append((r.name, m["step"])), **options
     )
-    assert {name for name, _ in steps} == {"untied-s0"}
-    assert min(step for _, step in steps) > 5
-    for ours, whole in zip(found.document["runs"], comparison.document["runs"], strict=True):
-        assert ours["val_bpb"] == whole["val_bpb"]
+    assert {name for name, _ in seen} == {"untied-s0"}
+    assert min(step for _, step in seen) > 5
+    for whole in comparison.document["runs"]:
+        assert final_of(tmp_path / whole["name"])["val_bpb"] == whole["val_bpb"]
 
 
 def test_runs_apart_are_the_same_runs_and_know_their_memory(comparison, corpus, tiny, tmp_path):
@@ -165,12 +169,10 @@ def test_a_directory_of_something_else_is_refused(corpus, tiny, tmp_path):
 
 
 def test_equal_steps_from_minutes_gives_all_runs_the_first_one_s_steps(corpus, tiny, tmp_path):
-    found = compare(
-        replace(tiny(), steps=None, minutes=0.01), corpus, tmp_path / "R", match="steps", bigram_dim=8, bigram_steps=5,
-        apart=False,
-    )  # fmt: skip
-    tied, untied = found.document["runs"]
-    assert tied["steps"] == untied["steps"] > 0
+    base = replace(tiny(), steps=None, minutes=0.01)
+    runs = run_all(field(base, corpus), [0], corpus, tmp_path, threads=1, equal_steps=True, apart=False)
+    tied, untied = (final_of(run.path)["step"] for run in runs)
+    assert tied == untied > 0
 
 
 @pytest.mark.parametrize(

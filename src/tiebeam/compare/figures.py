@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,30 +33,27 @@ def draw(document: dict[str, Any], where: Path) -> dict[str, str]:
 
     where.mkdir(parents=True, exist_ok=True)
     inline = {}
+    jobs: dict[str, tuple[Any, tuple[float, float]]] = dict(_FIGURES)
+    for name in ("pmi", "antisymmetric", *document["heat"]["paths"]):
+        jobs[f"heat-{name}"] = (partial(_heat, name=name), (5.3, 4.9))
     with matplotlib.rc_context(_STYLE):
-        for name, (paint, size) in _FIGURES.items():
+        for name, (paint, size) in jobs.items():
             figure = Figure(figsize=size)
             FigureCanvasAgg(figure)
             if paint(figure, document) is False:
                 continue
-            for ending in ("svg", "png"):
-                figure.savefig(where / f"{name}.{ending}", dpi=200, facecolor="white", metadata=_UNDATED[ending])
+            figure.savefig(where / f"{name}.png", dpi=200, facecolor="white", metadata={"Software": None})
             held = io.StringIO()
-            figure.savefig(held, format="svg", transparent=True, metadata=_UNDATED["svg"])
-            inline[name] = _inlined(held.getvalue(), name)
-        for name in _heat_maps(document):
-            figure = Figure(figsize=(5.3, 4.9))
-            FigureCanvasAgg(figure)
-            _heat(figure, document, name)
-            for ending in ("svg", "png"):
-                figure.savefig(where / f"heat-{name}.{ending}", dpi=200, facecolor="white", metadata=_UNDATED[ending])
-            held = io.StringIO()
-            figure.savefig(held, format="svg", transparent=True, metadata=_UNDATED["svg"])
-            inline[f"heat-{name}"] = _inlined(held.getvalue(), f"heat-{name}")
+            figure.savefig(held, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+            drawing = held.getvalue()
+            (where / f"{name}.svg").write_text(_on_white(drawing), "utf-8")
+            inline[name] = _inlined(drawing, name)
     return inline
 
 
-_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+def _on_white(svg: str) -> str:
+    """A file may be opened on any ground; it brings its own."""
+    return re.sub(r"(<svg[^>]*>)", r'\1\n <rect width="100%" height="100%" fill="white"/>', svg, count=1)
 
 
 def _inlined(svg: str, name: str) -> str:
@@ -230,10 +228,6 @@ def _bigrams(figure: Any, document: dict[str, Any]) -> None:
     axes.set_xlim(0, 1.13 * max(bits for _, bits, _ in rows))
     axes.set_xlabel("held-out bits per token")
     axes.grid(axis="y", visible=False)
-
-
-def _heat_maps(document: dict[str, Any]) -> list[str]:
-    return ["pmi", "antisymmetric", *(document["heat"]["paths"] if document["heat"]["paths"] else ())]
 
 
 def _heat(figure: Any, document: dict[str, Any], name: str) -> None:

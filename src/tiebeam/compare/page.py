@@ -220,7 +220,7 @@ def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
         ],
     )
     table = _table(["", "bits per token", "parameters"], body)
-    bars = f"<figure>{figures['bigrams']}<figcaption>{escape(_BARS)}</figcaption></figure>"
+    bars = f"<figure>{figures.get('bigrams', '')}<figcaption>{escape(_BARS)}</figcaption></figure>"
     yield f'<div class="grid"><div>{table}{bounds}</div>{bars}</div>'
     yield "".join(f"<p>{escape(sentence)}</p>" for sentence in found["says"])
     captions = {

@@ -1,0 +1,87 @@
+"""`tiebeam lens`: a real tokenizer, labels that can be read, and what is said when tokens cannot be found."""
+
+import json
+
+import pytest
+
+from building import llama_config, table, write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from tiebeam.corpus.tokenizer import train_bpe
+
+    where = tmp_path_factory.mktemp("m")
+    tokenizer = train_bpe(["in New York and in New York City and in York"] * 50, 280)
+    size = tokenizer.vocab
+    tensors = {"model.embed_tokens.weight": table(0, size), "lm_head.weight": table(1, size)}
+    import numpy as np
+
+    tensors["model.norm.weight"] = np.ones(8, np.float32)
+    write_model(where, tensors, llama_config(vocab_size=size, tie_word_embeddings=False))
+    (where / "tokenizer.json").write_bytes(tokenizer.raw)
+    return where
+
+
+def test_chosen_tokens_follow_the_option(run, model):
+    code, out, err = run("lens", model, "--tokens", " New", " York", "--quiet")
+    assert code == 0, err
+    for word in ("two tables", "·New", "·York", "symmetric", "self-logits", "angles", "joint", "near by head"):
+        assert word in out
+    assert err == ""
+
+
+def test_json_has_the_matrix_and_the_neighbours(run, model):
+    code, out, _ = run("lens", model, "--tokens", " New", "#5", "--top", "3", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["chosen"]["labels"][0] == " New"
+    assert found["chosen"]["ids"][1] == 5
+    assert len(found["chosen"]["matrix"]) == 2
+    assert all(len(token[kind]) == 3 for token in found["tokens"] for kind in ("next", "embed", "head"))
+    assert found["norm"] is True
+
+
+def test_text_gives_frequent_tokens_and_norms(run, model, tmp_path):
+    (tmp_path / "t.txt").write_text("in New York and in New York City\n" * 5)
+    code, out, err = run("lens", model, "--text", tmp_path / "t.txt", "--top", "3", "--quiet")
+    assert code == 0, err
+    assert "norms against frequency" in out
+    assert "never" in out
+    _, out, _ = run("lens", model, "--text", tmp_path / "t.txt", "--top", "3", "--json", "--no-norm", "--no-scales")
+    found = json.loads(out)
+    assert len(found["chosen"]["ids"]) == 3
+    assert found["norms"]["unseen"]["tokens"] > 200
+    assert (found["norm"], found["scales"]) == (False, False)
+
+
+def test_text_of_several_tokens_is_refused_with_its_pieces(run, model):
+    code, _, err = run("lens", model, "--tokens", "New York", "--quiet")
+    assert code == 2
+    assert "not one token" in err
+    assert "#" in err
+
+
+@pytest.mark.parametrize("token", ["#99999", "#-1"])
+def test_ids_out_of_range_are_refused(run, model, token):
+    code, _, err = run("lens", model, "--tokens", token, "--quiet")
+    assert code == 2
+    assert err.startswith("tiebeam:")
+
+
+def test_model_without_a_tokenizer_can_be_asked_by_id(run, tmp_path):
+    where = write_model(tmp_path / "m", {"model.embed_tokens.weight": table(0)}, llama_config(tie_word_embeddings=True))
+    code, out, err = run("lens", where, "--tokens", "#3", "#4", "--quiet")
+    assert code == 0, err
+    assert "one table" in out
+    code, _, err = run("lens", where, "--tokens", "New", "--quiet")
+    assert code == 2
+    assert "no tokenizer" in err
+    code, _, err = run("lens", where, "--text", __file__, "--quiet")
+    assert code == 2
+
+
+def test_missing_model_is_unreadable(run, tmp_path):
+    code, _, err = run("lens", tmp_path / "none")
+    assert code == 3
+    assert "none" in err
