@@ -1,5 +1,6 @@
 """One step of Muon over all matrices of a golf model: ours against torch.optim.Muon, and against the bare products.
 
+Once as this machine is, and once with the bfloat16 instructions of an x86 CPU hidden, as most CPUs are.
 python bench/muon.py [--quick] [--json]
 """
 
@@ -9,49 +10,60 @@ import sys
 
 sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
 
-import torch
-from _common import Row, interleaved, main, row
-from torch import nn
+from _common import Row, in_child, main, row
 
+MEASURE = """
+import json, os, sys
+dim, layers, rounds, hidden = map(int, sys.argv[1:5])
+sys.path.append(sys.argv[5])
+if hidden:
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
+import torch
+from _common import interleaved
 from tiebeam.train.muon import Muon, fast_dtype
 
+dtype = torch.float32 if hidden else fast_dtype(torch.device("cpu"))
+shapes = [(dim, dim), (dim // 2, dim), (dim // 2, dim), (dim, dim), (2 * dim, dim), (dim, 2 * dim)] * layers
 
-def golf_matrices(dim: int, layers: int) -> list[nn.Parameter]:
-    """q, k, v, output, and an MLP twice as wide, with gradients."""
-    shapes = [(dim, dim), (dim // 2, dim), (dim // 2, dim), (dim, dim), (2 * dim, dim), (dim, 2 * dim)] * layers
-    made = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+def matrices():
+    made = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
     for parameter in made:
         parameter.grad = torch.randn_like(parameter)
     return made
 
+stacks = {}
+for shape in shapes:
+    rows, columns = sorted(shape)
+    stacks[rows, columns] = stacks.get((rows, columns), 0) + 1
+stacks = [
+    (torch.randn(count, rows, columns, dtype=dtype), torch.randn(count, rows, rows, dtype=dtype))
+    for (rows, columns), count in stacks.items()
+]
 
-def bare_products(parameters: list[nn.Parameter]) -> None:
-    """The matrix products of five Newton-Schulz steps, one matrix at a time, and nothing else."""
-    dtype = fast_dtype(torch.device("cpu"))
-    made = {}
-    for parameter in parameters:
-        rows, columns = sorted(parameter.shape)
-        if (rows, columns) not in made:
-            made[rows, columns] = (torch.randn(rows, columns, dtype=dtype), torch.randn(rows, rows, dtype=dtype))
-        X, A = made[rows, columns]
+def products():
+    for X, A in stacks:
         for _ in range(5):
-            X @ X.T, A @ A, A @ X
+            X @ X.mT, A @ A, A @ X
+
+ours = Muon(matrices(), dtype=dtype).step
+theirs = torch.optim.Muon(matrices(), lr=0.03, weight_decay=0.0).step
+best = interleaved({"ours": ours, "torch": theirs, "products": products}, rounds)
+print(json.dumps({"torch": best["ours"] / best["torch"], "products": best["ours"] / best["products"]}))
+"""
 
 
 def rows(quick: bool) -> list[Row]:
-    torch.manual_seed(0)
     measured = []
     for dim, layers in [(256, 4)] if quick else [(256, 4), (512, 9)]:
-        ours, theirs = golf_matrices(dim, layers), golf_matrices(dim, layers)
-        sides = {
-            "ours": Muon(ours).step,
-            "torch": torch.optim.Muon(theirs, lr=0.03, weight_decay=0.0).step,
-            "products": lambda ours=ours: bare_products(ours),
-        }
-        best = interleaved(sides, rounds=3 if quick else 6)
-        shape = f"{layers} layers of {dim}, {str(fast_dtype(torch.device('cpu'))).removeprefix('torch.')}"
-        measured.append(row(f"a step over {shape}", best["ours"] / best["torch"], "torch.optim.Muon", "<= 1"))
-        measured.append(row(f"a step over {shape}", best["ours"] / best["products"], "its products alone", "<= 1.3"))
+        here, bare = (
+            in_child(MEASURE, *map(str, (dim, layers, 3 if quick else 6, hidden)), sys.path[-1]) for hidden in (0, 1)
+        )
+        shape = f"{layers} layers of {dim}"
+        measured += [
+            row(shape, here["torch"], "torch.optim.Muon", "<= 1.1"),
+            row(shape, here["products"], "its matrix products alone", "<= 1.3"),
+            row(f"{shape}, no bfloat16 instructions", bare["torch"], "torch.optim.Muon", "<= 0.6"),
+        ]
     return measured
 
 

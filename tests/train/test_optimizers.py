@@ -75,11 +75,6 @@ def test_the_two_ends_have_rates_of_their_own_when_untied() -> None:
     assert held[id(model.head)] == ("Adam", "head", 0.008)
 
 
-def test_the_rate_of_an_untied_lookup_follows_the_spread_of_its_table() -> None:
-    assert Rates().for_embed_std(1.0) == Rates()
-    assert Rates(embed=0.6, head=0.5).for_embed_std(0.02) == Rates(embed=0.6 * 0.02, head=0.5)
-
-
 def test_the_control_is_one_adamw_at_one_rate_without_decay_on_scalars() -> None:
     model = Tiny(tied=False)
     (adamw,) = make_optimizers(model.roles(), Rates(single=0.01, weight_decay=0.2), preset="adamw")

@@ -1,8 +1,8 @@
 """Muon: momentum, made orthogonal by a few Newton-Schulz steps, for the matrices inside the trunk.
 
-torch.optim.Muon's update and its state, with two differences that make it faster (bench/muon.py): all matrices of one
-shape, transposes included, are orthogonalised together, and in the arithmetic that is quick on this machine. torch
-always takes bfloat16, which a CPU without instructions for it multiplies several times slower than float32.
+torch.optim.Muon's update and its state (older torch has none), in the arithmetic that is quick on this machine: torch
+always takes bfloat16, which a CPU without instructions for it multiplies several times slower than float32. All
+matrices of one shape, transposes included, go through the steps as one stack. bench/muon.py holds the ratios.
 """
 
 from __future__ import annotations

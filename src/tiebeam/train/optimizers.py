@@ -8,7 +8,7 @@ one rate, weight decay on everything but the scalars, as nanoGPT trains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -27,7 +27,8 @@ class Rates:
     """Learning rates at the height of the schedule.
 
     table     a tied table: parameter-golf starts at 0.05, where the loss spikes at the second step; 0.02 does not.
-    embed     the lookup of an untied pair when its table is drawn from N(0, 1); `for_embed_std` fits another spread.
+    embed     the lookup of an untied pair: thirty times the tied one, since no logits hang on it; good for tables drawn
+              from N(0, 1) and from N(0, 0.02) alike.
     head      the other end of an untied pair.
     single    the one rate of the "adamw" preset.
     """
@@ -48,10 +49,6 @@ class Rates:
                 raise BadRequest(f"the rate {name} is {value}; it is a number from 0 up")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise BadRequest(f"Adam's betas are {self.betas}; each is at least 0 and below 1")
-
-    def for_embed_std(self, std: float) -> Rates:
-        """The same, with `embed` for an untied table of that spread: Adam's steps do not shrink with the weights."""
-        return replace(self, embed=self.embed * std)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
