@@ -72,10 +72,7 @@ class _Run:
         torch.set_num_threads(settings.threads or free_threads())
         torch.manual_seed(settings.seed)
         self.model = GPT(settings.model(corpus.vocab))
-        config, rates = self.model.config, settings.rates
-        if not config.starts_tied and config.init_std is not None:
-            rates = rates.for_embed_std(config.init_std)
-        self.optimizers = make_optimizers(self.model.roles(), rates, settings.optimizer)
+        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer)
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
         self.batches = Batches(corpus.train, settings.batch, settings.context, settings.seed)
