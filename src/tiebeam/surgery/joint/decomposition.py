@@ -14,7 +14,6 @@ Rows = Callable[[int, int], tuple[Array, Array]]
 """(start, stop) -> those rows of E and of W, float32 [n, D] each."""
 
 _BLOCK = 1 << 22  # numbers in one block of rows
-_DOUBLE = 6144  # larger Gram matrices are solved in single precision: in double they would take 2.7 GB at 2D = 8192
 
 
 @dataclass(frozen=True)
@@ -103,15 +102,28 @@ class Spectrum:
 def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:
     """`balance` is relative to equal energy of both ends: 1 weighs them alike."""
     root, inverse_root = roots
-    head = root @ moments.head @ root
-    energy = float(np.trace(moments.embed)), float(np.trace(head))
+    D = moments.dim
+    gram = np.empty((2 * D, 2 * D))
+    gram[D:, D:] = root @ moments.head @ root
+    energy = float(np.trace(moments.embed)), float(np.trace(gram[D:, D:]))
     b = balance * float(np.sqrt(energy[1] / energy[0])) if energy[0] > 0 and energy[1] > 0 else balance
-    cross = b * (moments.cross @ root)
-    gram = np.block([[b * b * moments.embed, cross], [cross.T, head]])
-    if len(gram) > _DOUBLE:
-        gram = gram.astype(np.float32)
-    values, vectors = np.linalg.eigh(gram)
-    return Spectrum(np.maximum(values[::-1], 0.0).astype(np.float64), vectors[:, ::-1], b, root, inverse_root)
+    gram[:D, :D] = b * b * moments.embed
+    gram[:D, D:] = b * (moments.cross @ root)
+    gram[D:, :D] = gram[:D, D:].T
+    values, vectors = _eigh(gram)
+    return Spectrum(np.maximum(values[::-1], 0.0), vectors[:, ::-1], b, root, inverse_root)
+
+
+def _eigh(gram: Array) -> tuple[Array, Array]:
+    """Eigenvalues, smallest first, and vectors. SciPy (extra [joint]) works inside the matrix it is given: at 2D = 8192
+    that is 1 GB instead of the 4 that NumPy's driver asks for."""
+    try:
+        from scipy.linalg import eigh
+    except ImportError:
+        values, vectors = np.linalg.eigh(gram)
+        return values, vectors
+    values, vectors = eigh(gram.T, overwrite_a=True, driver="evr", check_finite=False)
+    return values, vectors
 
 
 @dataclass(frozen=True)
