@@ -252,8 +252,10 @@ def test_more_streams_than_there_is_room_for_are_refused(studio):
 
     run = httpx.get(studio + "api/runs").json()["runs"][0]["id"]
     address = f"{studio}api/runs/{run}/events"
+    reading = []  # httpx closes a stream when nobody holds its lines any more
     with contextlib.ExitStack() as stack:
         for _ in range(16):
-            stream = stack.enter_context(httpx.stream("GET", address, timeout=20))
-            next(stream.iter_lines())
-        assert httpx.get(address, timeout=20).status_code == 400
+            reading.append(stack.enter_context(httpx.stream("GET", address, timeout=20)).iter_lines())
+            next(reading[-1])
+        with httpx.stream("GET", address, timeout=20) as refused:
+            assert refused.status_code == 400
