@@ -92,17 +92,24 @@ def test_digests_do_not_depend_on_how_tensors_are_spread_over_files(tmp_path):
     assert untie(one, tmp_path / "a", QUICK).digests == untie(two, tmp_path / "b", QUICK).digests
 
 
-def test_links_of_the_hubs_cache_are_followed_to_their_content(source, tmp_path):
-    repository = tmp_path / "models--org--name"
-    snapshot = repository / "snapshots" / "abc"
-    (repository / "blobs").mkdir(parents=True)
-    snapshot.mkdir(parents=True)
+def test_links_of_the_hubs_cache_are_followed_to_their_content(source, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    repository, commit = tmp_path / "models--org--name", "a" * 40
+    snapshot = repository / "snapshots" / commit
+    for folder in (repository / "blobs", repository / "refs", snapshot):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
     for i, path in enumerate(sorted(source.iterdir())):
         path.rename(repository / "blobs" / str(i))
         (snapshot / path.name).symlink_to(Path("../../blobs") / str(i))
-    untie(snapshot, tmp_path / "u", QUICK)
-    assert all(not p.is_symlink() for p in (tmp_path / "u").iterdir())
-    assert HEAD in open_checkpoint(tmp_path / "u").tensors
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    for i, name in enumerate((snapshot, "org/name")):
+        target = tmp_path / f"u{i}"
+        untie(name, target, QUICK)
+        assert all(not p.is_symlink() for p in target.iterdir())
+        assert HEAD in open_checkpoint(target).tensors
+    assert "made this from `org/name`" in (tmp_path / "u1" / "README.md").read_text()
 
 
 def test_a_link_that_leaves_the_directory_is_refused(source, tmp_path):

@@ -320,7 +320,8 @@ def _digests(plan: Plan, result: Checkpoint, report: Report, after: list[Shard])
 def _write_card(stage: Stage, plan: Plan, digests: tuple[str, str]) -> None:
     path = stage.path / record.CARD
     card = path.read_bytes() if path.exists() else b""
-    source = Path(plan.checkpoint.source).name or plan.checkpoint.source
+    source = plan.checkpoint.source
+    source = Path(source).name if Path(source).exists() else source  # a name on the Hub stays whole
     path.write_bytes(record.add_to_card(card, plan.verb, source, plan.changes, *digests))
 
 
