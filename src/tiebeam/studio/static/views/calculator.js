@@ -123,7 +123,7 @@ function answer(budget, bands, model) {
   const group = (...pairs) => h("dl", { class: "facts" }, pairs.map((pair) => h("div", null, fact(...pair))));
   const parts = [h("section", { class: "panel stack", "aria-labelledby": "saved" },
     h("h2", { id: "saved" }, model ? h("span", null, model.name, " is ", tieWord(model.tied)) : "In parameters"),
-    group(["One matrix, which tying saves", human(matrix), `${grouped(budget.vocab)} × ${grouped(budget.dim)} = ${grouped(matrix)}`],
+    group(["Tying saves", human(matrix), `${grouped(budget.vocab)} × ${grouped(budget.dim)} = ${grouped(matrix)}`],
       ...(trunk === null ? [] : [
         ["Tied", human(budget.tied_total), grouped(budget.tied_total)],
         ["Untied", human(budget.untied_total), grouped(budget.untied_total)],
@@ -145,13 +145,13 @@ function answer(budget, bands, model) {
     h("section", { class: "panel", "aria-labelledby": "sizes" },
       h("h2", { id: "sizes" }, "This pair in other models"),
       h("table", { class: "data" },
-        h("thead", null, h("tr", null, h("th", { scope: "col" }, "a model of"), h("th", { scope: "col" }, "one matrix"), h("th", { scope: "col" }, "known models"))),
+        h("thead", null, h("tr", null, h("th", { scope: "col" }, "a model of"), h("th", { scope: "col" }, "one matrix"), h("th", { scope: "col" }, "who ties"))),
         h("tbody", null, Object.entries(SIZES).map(([name, total]) => {
           const inside = shareWithin(matrix, total);
           const band = inside === null ? null : bands.find((one) => 100 * inside >= one.low && 100 * inside < one.high);
-          return h("tr", null, h("th", { scope: "row" }, name), h("td", null, inside === null ? "does not fit" : percent(inside)), h("td", null, band ? band.short : "–"));
+          return h("tr", null, h("th", { scope: "row" }, name), h("td", null, inside === null ? "does not fit" : percent(inside)), h("td", null, band ? `${band.tied} of ${band.models}` : "–"));
         }))),
-      h("p", { class: "note" }, "Both matrices are counted in that size. “Known models” are those whose own head has such a share."))));
+      h("p", { class: "note" }, "Both matrices are counted in that size. “Who ties” counts the known models whose own head has such a share."))));
   return parts;
 }
 
