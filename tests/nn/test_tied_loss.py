@@ -333,7 +333,7 @@ def test_default_chunks_are_equal_and_bounded(tokens, vocab, dim):
     assert 1 <= chunk <= 1024
     assert pieces * chunk - tokens < pieces  # no piece is shorter than another by more than the rounding
     if vocab * dim * 4 >= 1e9:
-        assert chunk <= max(256, 0.17 * dim)
+        assert chunk <= max(256, 0.15 * dim)
 
 
 def test_memory_is_one_chunk_of_logits_beyond_the_gradients():

@@ -42,11 +42,11 @@ class Shape:
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
     """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
 
-    Every chunk reads and writes the whole dW once, so small chunks cost time (2% at 1024, 5% at 512, 20% at 128)
-    and large ones cost memory. For large tables a chunk of logits may take 0.17 of the table's own bytes.
+    Every chunk reads and writes the whole dW once, so small chunks cost time (a few percent at 512, a fifth at 128)
+    and large ones cost memory. For large tables a chunk of logits may take 0.15 of the table's own bytes.
     """
     if vocab * dim * itemsize >= _LARGE_TABLE:
-        most = max(256, min(1024, int(0.17 * dim)))
+        most = max(256, min(1024, int(0.15 * dim)))
     else:
         most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
     pieces = -(-tokens // most)
