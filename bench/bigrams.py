@@ -9,6 +9,9 @@ import sys
 
 sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 from _common import Row, interleaved, main, row
 
@@ -23,6 +26,13 @@ def text_like(tokens: int, vocab: int) -> np.ndarray:
     return (ranks[ranks <= vocab][:tokens] - 1).astype(np.uint16)
 
 
+def _processor_seconds(run: Callable[[], object]) -> float:
+    """Of one core: what others do on the machine meanwhile is not ours."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
 def rows(quick: bool) -> list[Row]:
     found = []
     for vocab in (1024, 4096, 50257):
@@ -35,7 +45,7 @@ def rows(quick: bool) -> list[Row]:
             return count_bigrams(tokens, vocab)
 
         best = interleaved({"ours": ours, "unique": unique}, rounds=2 if quick else 4)
-        speed = len(tokens) / best["ours"]
+        speed = len(tokens) / min(_processor_seconds(ours) for _ in range(3))
         found.append(row(f"speed of counting, V {vocab:,}", best["unique"] / best["ours"], "numpy.unique", ">= 1.2"))
         if vocab <= 4096:
             found.append(row(f"tokens per second, V {vocab:,}", speed / GOAL, "30 million on one core", ">= 1"))

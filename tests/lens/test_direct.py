@@ -153,3 +153,12 @@ def test_rank_correlation_takes_ties_at_their_mean():
 def test_effective_rank_of_equal_values_is_their_number():
     assert effective_rank(np.ones(7)) == pytest.approx(7)
     assert effective_rank(np.zeros(3)) == 0
+
+
+def test_one_table_is_the_same_numbers_not_the_same_space(tmp_path):
+    assert Lens.open(model(tmp_path / "tied", True)).one_table
+    turned = table(0) @ np.random.default_rng(3).standard_normal((DIM, DIM)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": turned, "model.norm.weight": GAIN}
+    lens = Lens.open(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))
+    assert lens.angles.max() < 1e-3
+    assert not lens.one_table

@@ -101,9 +101,10 @@ def _tell(found: dict[str, Any]) -> None:
         ["rank", f"{path['rank']:,}", f"effective {found['effective_rank']:,.0f}  {_spark(found['spectrum'])}"],
         ["self-logits", f"{own['median']:.2f}", f"median, {own['least']:.2f} to {own['most']:.2f}; "
                                                 f"{100 * own['negative']:.0f}% below zero"],
-        ["angles", f"{angles['median']:.1f}°", f"median between the two tables, up to {angles['largest']:.1f}°"],
     ]  # fmt: skip
     if not one:
+        wide = f"median between the two tables, up to {angles['largest']:.1f}°"
+        rows.append(["angles", f"{angles['median']:.1f}°", wide])
         rows.append(["joint", "", f"one shared table of rank {joint} would keep that much of both"])
     for line in render.columns(rows, "<><"):
         console.print(line)
@@ -148,9 +149,12 @@ def _tell_chosen(console: Any, found: dict[str, Any]) -> None:
         "symmetric part negative"
     )
     console.print()
-    rows = [["", "would say", "near by embed", "near by head"]]
+    kinds = {"next": "would say", "embed": "nearest"}
+    if not found["one_table"]:
+        kinds |= {"embed": "near by embed", "head": "near by head"}
+    rows = [["", *kinds.values()]]
     for token in found["tokens"]:
-        cells = [" ".join(_label(near["label"]) for near in token[kind][:4]) for kind in ("next", "embed", "head")]
+        cells = [" ".join(_label(near["label"]) for near in token[kind][:4]) for kind in kinds]
         rows.append([_label(token["label"]), *cells])
     for line in render.columns(rows, "<<<<"):
         console.print(line)

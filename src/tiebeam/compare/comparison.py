@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 PAGE, DOCUMENT, FIGURES = "report.html", "report.json", "figures"
+_BIGRAM_TOKENS = 1023  # the most frequent; a fit's time grows with the square of its vocabulary
 _OFTEN = 10  # a row seen less often is mostly where it began, and says nothing about alignment
 
 
@@ -82,7 +83,10 @@ def compare(
         stage("examining the runs", done, len(runs))
         examined.append(examine(run, corpus, counts))
     stage("examining the runs", len(runs), len(runs))
-    zero = study(corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, seed=base.seed, progress=progress)
+    zero = study(
+        corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
+        progress=progress,
+    )  # fmt: skip
     stage("drawing", 0, 0)
     document = {
         "tiebeam": __version__,

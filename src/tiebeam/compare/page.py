@@ -202,10 +202,13 @@ def _likeness(mean: dict[str, dict[str, float]]) -> str:
 
 def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     found = document["bigrams"]
+    among = f"{found['vocab']:,} tokens"
+    if found["top"] is not None and found["vocab"] == found["top"] + 1:
+        among = f"the {found['top']:,} most frequent tokens (all others count as one)"
     yield "<h2>What no layers can say</h2>"
     yield (
         f"<p>Before any layer there is the path token → embedding → head. Fitted to this text's pairs at width "
-        f"{found['dim']} over {found['vocab']:,} tokens, judged on held-out documents:</p>"
+        f"{found['dim']} over {among}, judged on held-out documents:</p>"
     )
     rows = [["unigram", found["unigram"]], *([f["name"], f] for f in found["forms"].values())]
     rows.append(["smoothed bigram", found["smoothed_bigram"]])

@@ -164,6 +164,14 @@ class Lens:
         self._stream()
         return self._table_gram
 
+    @property
+    def one_table(self) -> bool:
+        """Whether both ends are the same numbers: |E - W|^2 from the Gram matrix."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        one, two, both = (float(np.trace(block)) for block in (G[:D, :D], G[D:, D:], G[:D, D:]))
+        return abs(one + two - 2 * both) <= 1e-9 * max(one, two)
+
     def _stream(self) -> None:
         """One pass over both tables for everything that needs all rows."""
         if hasattr(self, "_path_gram"):

@@ -25,7 +25,7 @@ def survey(
     found: dict[str, Any] = {
         "vocab": lens.vocab,
         "dim": D,
-        "one_table": bool(degrees.size and degrees.max() < 0.01),
+        "one_table": lens.one_table,
         "norm": lens.norm,
         "scales": lens.scales,
         "notes": list(lens.ends.notes),
@@ -44,13 +44,12 @@ def survey(
     }
     if len(tokens):
         found["chosen"] = lens.direct(tokens).to_dict()
+        by_embed = lens.neighbours(tokens, "embed", top)
+        by_head = by_embed if lens.one_table else lens.neighbours(tokens, "head", top)
         found["tokens"] = [
             {"id": int(i), "label": lens.label(int(i)), "next": _named(lens, nxt), "embed": _named(lens, one),
              "head": _named(lens, two)}
-            for i, nxt, one, two in zip(
-                tokens, lens.continuations(tokens, top), lens.neighbours(tokens, "embed", top),
-                lens.neighbours(tokens, "head", top), strict=True,
-            )
+            for i, nxt, one, two in zip(tokens, lens.continuations(tokens, top), by_embed, by_head, strict=True)
         ]  # fmt: skip
     if counts is not None:
         found["norms"] = norms_by_frequency(lens.norms, counts)
