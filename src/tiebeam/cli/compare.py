@@ -25,7 +25,7 @@ _SHAPE = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "b
 @click.option("--out", default="comparison", show_default=True, metavar="DIR", help="Runs and report go here.")
 @click.option("--variants", default="tied,untied", show_default=True, metavar="A,B",
               help="Any of tied, untied, then (tied for 2/3, then not), bridge (tied, one map).")  # fmt: skip
-@click.option("--minutes", type=float, metavar="M", help="Train each run for this long (default 1.2, unless --steps).")
+@click.option("--minutes", type=float, metavar="M", help="Train each run for this long (default 1, unless --steps).")
 @click.option("--steps", type=int, metavar="N", help="Train each run for this many steps.")
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs of each variant; 3 for bars.")
 @click.option("--match", type=click.Choice(["steps", "time", "params"]),
@@ -70,7 +70,7 @@ def command(
     from tiebeam.corpus import build_corpus
 
     chosen = parse_variants(variants)
-    length = {"steps": steps, "minutes": minutes if minutes or steps else 1.2}
+    length = {"steps": steps, "minutes": minutes if minutes or steps else 1.0}
     softcap = 15.0 if options["arch"] == "golf" else None
     base = base_settings(**{name: options[name] for name in _SHAPE}, **length, softcap=softcap)
     progress = Progress(quiet or as_json)
