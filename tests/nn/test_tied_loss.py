@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_loss import peak_bytes, plain_loss, rel_error
 
+from plain_loss import peak_bytes, plain_loss, rel_error
 from tiebeam.errors import BadRequest
 from tiebeam.nn import chunks, tied_cross_entropy
 
