@@ -54,7 +54,7 @@ def said(loader, where):
     return next(v.outcome for v in what_loaders_do(report, config) if v.loader == loader)
 
 
-@pytest.mark.parametrize(("stored", "tied"), itertools.product(STORED, [True, False]))
+@pytest.mark.parametrize(("stored", "tied"), list(itertools.product(STORED, [True, False])))
 def test_transformers_5_does_what_the_table_says(tmp_path, stored, tied):
     pair = write_state(tmp_path, stored, tied)
     assert stored_state(inspect(tmp_path)) == stored
@@ -66,7 +66,7 @@ def test_transformers_5_does_what_the_table_says(tmp_path, stored, tied):
     assert said("transformers 5", tmp_path) == happened
 
 
-@pytest.mark.parametrize(("stored", "tied"), itertools.product(STORED, [True, False]))
+@pytest.mark.parametrize(("stored", "tied"), list(itertools.product(STORED, [True, False])))
 def test_safetensors_load_model_does_what_the_table_says(tmp_path, stored, tied):
     pair = write_state(tmp_path, stored, tied)
     model = build("llama", tie_word_embeddings=tied)
