@@ -181,10 +181,10 @@ def test_events_carry_what_a_running_training_appends(studio, shelf):
     writer = threading.Thread(target=later)
     writer.start()
     steps = []
-    with httpx.stream("GET", f"{studio}api/runs/{run}/events", timeout=20) as stream:
+    with httpx.stream("GET", f"{studio}api/events?runs={run}", timeout=20) as stream:
         for line in stream.iter_lines():
             if line.startswith("data: "):
-                steps += [one["step"] for one in json.loads(line[6:])]
+                steps += [one["step"] for one in json.loads(line[6:])["records"]]
             if 210 in steps:
                 break
     writer.join()
@@ -251,7 +251,7 @@ def test_more_streams_than_there_is_room_for_are_refused(studio):
     import httpx
 
     run = httpx.get(studio + "api/runs").json()["runs"][0]["id"]
-    address = f"{studio}api/runs/{run}/events"
+    address = f"{studio}api/events?runs={run}"
     reading = []  # httpx closes a stream when nobody holds its lines any more
     with contextlib.ExitStack() as stack:
         for _ in range(16):
@@ -259,3 +259,25 @@ def test_more_streams_than_there_is_room_for_are_refused(studio):
             next(reading[-1])
         with httpx.stream("GET", address, timeout=20) as refused:
             assert refused.status_code == 400
+    for _ in range(20):  # closed pages give their places back at once, not at the next heartbeat
+        with httpx.stream("GET", address, timeout=20) as again:
+            if again.status_code == 200:
+                return
+        time.sleep(0.25)
+    pytest.fail("the places of closed streams were not given back")
+
+
+def test_one_stream_follows_many_runs(studio):
+    import httpx
+
+    runs = [run["id"] for run in httpx.get(studio + "api/runs").json()["runs"]]
+    seen = set()
+    with httpx.stream("GET", f"{studio}api/events?runs={','.join(runs)}", timeout=20) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                seen.add(json.loads(line[6:])["run"])
+            if seen == set(runs):
+                break
+    assert len(seen) == 2
+    assert httpx.get(f"{studio}api/events?runs={runs[0]},nothing").status_code == 404
+    assert httpx.get(f"{studio}api/events").status_code == 400

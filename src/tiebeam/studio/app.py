@@ -27,7 +27,7 @@ from tiebeam.studio.openapi import DESCRIPTION
 from tiebeam.studio.readers import Reader, Readers
 from tiebeam.studio.shelf import METRICS, Forbidden, NotFound, Shelf
 
-_STREAMS = 16
+_STREAMS, _FOLLOWED = 16, 200
 _POLL = 0.5
 _BEAT = 15.0
 
@@ -49,7 +49,7 @@ def build(shelf: Shelf, port: int) -> ASGIApp:
         "/api/models/{id}/spectrum": ("GET", studio.spectrum),
         "/api/runs": ("GET", studio.runs),
         "/api/runs/{id}": ("GET", studio.run),
-        "/api/runs/{id}/events": ("GET", studio.events),
+        "/api/events": ("GET", studio.events),
         "/api/generate": ("POST", studio.generate),
     }
     routes = [Route(path, _answering(handler), methods=[method]) for path, (method, handler) in api.items()]
@@ -175,28 +175,40 @@ class _Studio:
         return JSONResponse(document)
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events: `records` with a list of reports, `reset` when they start over."""
+        """Server-sent events of several runs on one connection, of which a browser has only six for a host.
+
+        `records` has a list of reports, `reset` says that a run's reports start over; both name the run.
+        """
         from tiebeam.studio.runs import follow
 
-        entry = await run_in_threadpool(self.shelf.run, request.path_params["id"])
+        ids = list(dict.fromkeys(id for id in request.query_params.get("runs", "").split(",") if id))
+        if not 1 <= len(ids) <= _FOLLOWED:
+            raise BadRequest(f"name 1 to {_FOLLOWED} runs to follow; {len(ids):,} are named")
+        known = {entry.id: entry for entry in await run_in_threadpool(self.shelf.runs)}
+        for id in ids:
+            if id not in known:
+                raise NotFound(f"no run here has the id {id[:40]!r}")
         self._check_room()
 
         async def stream() -> AsyncIterator[bytes]:
+            tails = {id: follow(Path(known[id].where) / METRICS) for id in ids}
             quiet = 0.0
             self.streams += 1  # here and not before: a stream that nobody reads is never counted
             try:
                 yield b"retry: 2000\n\n"
-                for found in follow(Path(entry.where) / METRICS):
-                    if found is None:
+                while not await request.is_disconnected():
+                    news = [(id, found) for id, tail in tails.items() if (found := next(tail)) is not None]
+                    for id, found in news:
+                        if found == "reset":
+                            yield _event("reset", {"run": id})
+                        else:
+                            yield _event("records", {"run": id, "records": found})
+                    quiet = 0.0 if news else quiet + _POLL
+                    if quiet >= _BEAT:
+                        quiet = 0.0
+                        yield b": still here\n\n"
+                    if not news:
                         await anyio.sleep(_POLL)
-                        quiet += _POLL
-                        if quiet >= _BEAT:
-                            quiet = 0.0
-                            yield b": still here\n\n"
-                    elif found == "reset":
-                        yield _event("reset", {})
-                    else:
-                        yield _event("records", found)
             finally:
                 self.streams -= 1
 

@@ -192,7 +192,12 @@ DESCRIPTION: dict[str, Any] = {
             )
         },
         "/api/runs/{id}": {"get": _operation("A run with all its reports.", _ref("Run"), _ID)},
-        "/api/runs/{id}/events": {"get": _operation("Its reports as they come (server-sent events).", _STREAM, _ID)},
+        "/api/events": {
+            "get": _operation(
+                "The reports of runs as they come (server-sent events).", _STREAM,
+                _query("runs", "Their ids, with commas between.", {"type": "string", "minLength": 12}, required=True),
+            )
+        },
         "/api/generate": {
             "post": _operation("Tokens as they are made (server-sent events).", _STREAM, body="Generation")
         },

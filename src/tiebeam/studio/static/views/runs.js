@@ -48,13 +48,16 @@ export async function show(main) {
     }).filter(Boolean));
   }
   draw();
-  for (const one of kept.values()) {
-    const source = new EventSource(`api/runs/${one.run.id}/events`);
-    source.addEventListener("reset", () => { one.records = []; redraw(); });
-    source.addEventListener("records", (event) => { one.records.push(...JSON.parse(event.data)); redraw(); });
-    source.addEventListener("open", () => { one.records = []; });
-    addEventListener("pagehide", () => source.close());
-  }
+  const source = new EventSource(`api/events?runs=${[...kept.keys()].slice(0, 200).join(",")}`);
+  const start = (one) => { one.records = []; redraw(); };
+  source.addEventListener("open", () => [...kept.values()].forEach(start)); // after a pause all comes again
+  source.addEventListener("reset", (event) => start(kept.get(JSON.parse(event.data).run)));
+  source.addEventListener("records", (event) => {
+    const { run, records } = JSON.parse(event.data);
+    kept.get(run).records.push(...records);
+    redraw();
+  });
+  addEventListener("pagehide", () => source.close());
 }
 
 // The same prompt to every finished run, side by side: a run directory is a model like any other.
