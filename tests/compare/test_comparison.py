@@ -151,9 +151,20 @@ def test_runs_apart_are_the_same_runs_and_know_their_memory(comparison, corpus, 
     assert "Only tied was trained" in found.document["verdict"]["sentences"][0]
 
 
+def test_a_run_apart_stops_between_two_steps_when_told(corpus, tiny, tmp_path):
+    seen = []
+    with pytest.raises(Interrupted, match="tied-s0 stopped after"):
+        run_all(
+            field(tiny(steps=100_000), corpus), [0], corpus, tmp_path, threads=1, apart=True,
+            report=lambda run, record: seen.append(record), interrupted=lambda: bool(seen),
+        )  # fmt: skip
+    assert (tmp_path / "tied-s0" / "resume.safetensors").is_file()
+    assert not (tmp_path / "tied-s0" / "model.safetensors").exists()
+
+
 def test_errors_of_a_run_apart_are_the_run_s_own(corpus, tiny, tmp_path):
-    with pytest.raises(BadRequest, match="does not divide"):
-        compare(tiny(heads=3, kv_heads=3), corpus, tmp_path / "R", apart=True)
+    with pytest.raises(BadRequest, match="do not fit in a text"):
+        compare(tiny(context=1_000_000, batch_tokens=1_000_000), corpus, tmp_path / "R", apart=True)
 
 
 def test_other_settings_are_refused_and_nothing_is_lost(comparison, corpus, tiny):
