@@ -23,7 +23,8 @@ p{margin:.4rem 0;max-width:46rem}
 .verdict{font-size:1.5rem;line-height:1.32;font-weight:600;max-width:none;margin:.2rem 0 .7rem;text-wrap:pretty}
 .sure{font-size:1.05rem;color:var(--soft);max-width:52rem}
 .soft,figcaption,.note{color:var(--soft);font-size:.9rem}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.1rem;margin:.9rem 0;align-items:start}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.1rem;
+margin:.9rem 0;align-items:start}
 figure{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:.7rem .7rem .5rem;
 break-inside:avoid}
 figure svg{width:100%;height:auto;display:block;font-family:inherit}
