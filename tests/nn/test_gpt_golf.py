@@ -278,3 +278,26 @@ def test_a_compiled_model_has_the_same_loss_and_gradient():
     torch.compile(model, backend="aot_eager")(ids, targets).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, exact[name], msg=name)
+
+
+def test_fsdp_has_the_plain_gradient_and_keeps_the_tie():
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    model = scrambled(small(layers=2))
+    ids = torch.randint(23, (2, 9))
+    model(ids, ids).backward()
+    exact, model.table.weight.grad = model.table.weight.grad, None
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for _ in range(2):
+            model.zero_grad()
+            model(ids, ids).backward()
+        torch.testing.assert_close(model.table.weight.grad.full_tensor(), exact)
+        assert [n for n in model.state_dict() if "lm_head" in n] == []
+    finally:
+        dist.destroy_process_group()

@@ -278,6 +278,22 @@ def test_forward_mode_is_refused():
         tied_cross_entropy(fwd.make_dual(h, torch.ones_like(h)), W, targets)
 
 
+def test_a_sharded_table_is_refused_with_the_way_out():
+    import torch.distributed as dist
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    h, W, targets, _ = draw_inputs(14, (8,), 9, 5)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        sharded = distribute_tensor(W, mesh, [Shard(0)])
+        with pytest.raises(BadRequest, match="full_tensor"):
+            tied_cross_entropy(h, sharded, targets)
+        torch.testing.assert_close(tied_cross_entropy(h, sharded.full_tensor(), targets), plain_loss(h, W, targets))
+    finally:
+        dist.destroy_process_group()
+
+
 def test_the_meta_device_gives_shapes():
     h, W = torch.empty(2, 3, 4, device="meta"), torch.empty(9, 4, device="meta", requires_grad=True)
     targets = torch.empty(2, 3, device="meta", dtype=torch.long)

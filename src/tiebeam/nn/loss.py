@@ -103,6 +103,11 @@ def _shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smooth
 
 
 def _check(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:
+    if hasattr(W, "full_tensor") or hasattr(h, "full_tensor"):
+        raise BadRequest(
+            "h or W is a sharded DTensor; call the loss where FSDP has gathered W, or pass W.full_tensor(), "
+            "and shard the batch rather than the vocabulary"
+        )
     if W.ndim != 2 or h.ndim < 1 or h.shape[-1] != W.shape[1]:
         raise BadRequest(f"h is {list(h.shape)} and W is {list(W.shape)}; they are [..., D] and [V, D] with one D")
     if targets.shape != h.shape[:-1]:
