@@ -23,7 +23,7 @@ def cli_reference() -> str:
         "Exit codes: 0 fine · 1 a finding of severity error or a failed proof · 2 wrong usage · 3 unreadable input.\n",
         _help(tiebeam, "tiebeam"),
     ]
-    root = click.Context(tiebeam, info_name="tiebeam")
+    root = click.Context(tiebeam, info_name="tiebeam", **tiebeam.context_settings)
     for verb in VERBS:
         command = tiebeam.get_command(root, verb)
         assert command is not None
@@ -33,7 +33,9 @@ def cli_reference() -> str:
 
 
 def _help(command: click.Command, name: str, parent: click.Context | None = None) -> str:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    # With -h as in the program: click keeps the first help option that is made, whoever makes it.
+    settings = {**tiebeam.context_settings, "terminal_width": 100}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
     return f"```text\n{command.get_help(context)}\n```\n"
 
 

@@ -256,7 +256,7 @@ def test_healing_goes_on_where_it_was_stopped(model, text, tmp_path):
     assert second.after.kl <= first.after.kl
     other = join(open_case(model), text, rank=9)  # another fit does not go on from this one
     _, third = other.healed(0.01, tmp_path / "t")
-    assert third.rounds == 1
+    assert third.minutes < second.minutes
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
