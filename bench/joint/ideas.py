@@ -29,23 +29,32 @@ def loss(decoder: Decoder, tokens: list[int]) -> float:
     return decoder.perplexity(tokens, context=256).nats_per_token
 
 
-def recipes(rank: int, vocab: int) -> dict[str, Recipe]:
+def recipes(rank: int, vocab: int, width: int) -> dict[str, Recipe]:
     """Each adds one idea to the one before it."""
-    plain = Recipe(rank, balance=1.0, ridge=None, uniform=1.0, predicted=0.0)
-    counts = replace(plain, uniform=1e-9)
-    smooth = replace(counts, uniform=0.05)
-    predicted = replace(smooth, predicted=0.45)
-    metric = replace(predicted, ridge=0.02)
-    balance = replace(metric, balance=None)
+    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0)
+    counts = replace(alike, uniform=1e-9)
+    metric = replace(counts, ridge=0.1)
+    probed = replace(metric, probe=True)
+    predicted = replace(probed, predicted=0.5)
+    uniform = replace(predicted, uniform=0.02)
+    power = replace(uniform, power=None)
+    balance = replace(power, balance=None)
+    few = vocab // 64
     return {
-        "joint, rows alike": plain,
-        "+ rows by their counts": counts,
-        "+ a uniform share of 0.05": smooth,
-        "+ the model's own predictions": predicted,
+        "joint, rows alike": alike,
+        "+ rows weighted by their counts": counts,
         "+ the head in the metric of its hidden states": metric,
-        "+ the balance chosen on held-out text": balance,
-        f"+ the {vocab // 64} worst rows exact": replace(balance, exact_rows=vocab // 64),
-        f"+ the {vocab // 16} worst rows exact": replace(balance, exact_rows=vocab // 16),
+        "+ the ends balanced by the noise probe": probed,
+        "+ rows weighted by the model's predictions, too": predicted,
+        "+ a uniform share of 0.02": uniform,
+        "+ the power of the weights chosen on held-out text": power,
+        "+ the balance chosen around the probe's (the default)": balance,
+        f"+ the {few} worst rows exact": replace(balance, exact_rows=few),
+        f"+ the {4 * few} worst rows exact": replace(balance, exact_rows=4 * few),
+        f"the rank that {4 * few} exact rows cost, instead": replace(balance, rank=rank + 8 * few * width // vocab),
+        "the default without the metric": replace(balance, ridge=None),
+        "the default without the probe": replace(balance, probe=False),
+        "the default with rows alike": replace(balance, uniform=1.0, power=1.0),
     }
 
 
@@ -82,9 +91,10 @@ def main() -> None:
     show("the model as it is", decoder)
     for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
         show(name, decoder.with_ends(Table(matrix), Table(matrix)))
-    for name, recipe in recipes(round(options.rank * D), V).items():
+    for name, recipe in recipes(round(options.rank * D), V, D).items():
         fitted = fit(held_out, rows, calibration, recipe)
-        chosen = f" ({fitted.recipe.balance:g})" if recipe.balance is None else ""
+        searched = recipe.power is None or recipe.balance is None
+        chosen = f" ({fitted.recipe.power:g}, {fitted.recipe.balance:g})" if searched else ""
         show(name + chosen, decoder.with_ends(*tables_of(rows, V, fitted.factors, fitted.exact)))
 
 

@@ -2,7 +2,8 @@
 
 The weight of a row blends three things. The counts of the text are what the lookup sees. The mean of the model's own
 predictions over the text is what the head's error is weighted by, and it reaches words that the text does not
-contain but might have. A uniform share keeps every other row from collapsing. What they are worth: docs/joint.md.
+contain but might have. A uniform share keeps every other row from collapsing; a power below one evens the rows out, for
+the sake of text of another kind. What they are worth: docs/joint.md.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ class Calibration:
     held_out: list[list[int]]
     tokens: int
 
-    def weights(self, uniform: float, predicted: float) -> Array:  # -> [V]
-        """A blend that sums to one."""
-        V = len(self.counts)
+    def weights(self, predicted: float = 0.5, uniform: float = 0.02, power: float = 1.0) -> Array:  # -> [V]
+        """How much each row matters; sums to one. A `power` below one evens the rows out."""
         seen = self.counts / max(1.0, self.counts.sum())
-        blend: Array = (1 - uniform - predicted) * seen + predicted * self.predicted + uniform / V
-        return blend
+        blend = (1 - uniform) * ((1 - predicted) * seen + predicted * self.predicted) + uniform / len(seen)
+        evened: Array = blend**power
+        evened /= evened.sum()
+        return evened
 
     def metric(self, ridge: float) -> Array:  # -> [D, D]
         """C, with a share of its mean variance in every direction: text too short to fill D directions says nothing

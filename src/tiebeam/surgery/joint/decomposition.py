@@ -100,18 +100,22 @@ class Spectrum:
 
 
 def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:
-    """`balance` is relative to equal energy of both ends: 1 weighs them alike."""
+    """`balance` is the weight of the lookup's error, as a length, against the head's in its metric."""
     root, inverse_root = roots
     D = moments.dim
     gram = np.empty((2 * D, 2 * D))
     gram[D:, D:] = root @ moments.head @ root
-    energy = float(np.trace(moments.embed)), float(np.trace(gram[D:, D:]))
-    b = balance * float(np.sqrt(energy[1] / energy[0])) if energy[0] > 0 and energy[1] > 0 else balance
-    gram[:D, :D] = b * b * moments.embed
-    gram[:D, D:] = b * (moments.cross @ root)
+    gram[:D, :D] = balance * balance * moments.embed
+    gram[:D, D:] = balance * (moments.cross @ root)
     gram[D:, :D] = gram[:D, D:].T
     values, vectors = _eigh(gram)
-    return Spectrum(np.maximum(values[::-1], 0.0), vectors[:, ::-1], b, root, inverse_root)
+    return Spectrum(np.maximum(values[::-1], 0.0), vectors[:, ::-1], balance, root, inverse_root)
+
+
+def equal_energy(moments: Moments, root: Array) -> float:
+    """The balance at which both ends have the same energy."""
+    energy = float(np.trace(moments.embed)), float(np.einsum("ij,jk,ki->", root, moments.head, root, optimize=True))
+    return float(np.sqrt(energy[1] / energy[0])) if energy[0] > 0 and energy[1] > 0 else 1.0
 
 
 def _eigh(gram: Array) -> tuple[Array, Array]:
@@ -155,9 +159,9 @@ class Factors:
 
 
 def factors_of(moments: Moments, C: Array | None, rank: int, balance: float = 1.0) -> Factors:
-    """All in one: sums, metric (None: plain), rank and balance -> factors."""
-    eye = np.eye(moments.dim)
-    return spectrum_of(moments, (eye, eye) if C is None else square_roots(C), balance).factors(rank)
+    """All in one: sums, metric (None: plain), rank, and balance relative to equal energy -> factors."""
+    roots = (np.eye(moments.dim), np.eye(moments.dim)) if C is None else square_roots(C)
+    return spectrum_of(moments, roots, balance * equal_energy(moments, roots[0])).factors(rank)
 
 
 def row_errors(rows: Rows, spectrum: Spectrum, rank: int, weights: Array) -> Array:  # -> [V]

@@ -20,6 +20,7 @@ from tiebeam.surgery.joint.decomposition import (
     Moments,
     Rows,
     Spectrum,
+    equal_energy,
     moments_of,
     row_blocks,
     row_errors,
@@ -27,26 +28,32 @@ from tiebeam.surgery.joint.decomposition import (
     square_roots,
     without_rows,
 )
+from tiebeam.surgery.joint.probing import lookup_sensitivity
 from tiebeam.surgery.joint.trial import HeldOut, Measured
 
 if TYPE_CHECKING:
     from tiebeam.decode import Table
 
 Array = NDArray[Any]
-BALANCES = (0.25, 0.5, 1.0, 2.0, 4.0)
+POWERS = (0.5, 0.75, 1.0)
+BALANCES = (0.7, 1.0, 1.4)
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+_NEARLY = 1.02  # an evener weighting is taken when it is worse by no more than this: it serves other text better
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to fit. `balance` None: chosen on held-out text. `ridge` None: the head's rows are measured plainly."""
+    """How to fit. `power` and `balance` None: chosen on held-out text. `balance` is relative to what the noise probe
+    says, or without `probe` to equal energy of both ends. `ridge` None: the head's rows are measured plainly."""
 
     rank: int
-    balance: float | None = None
-    ridge: float | None = 0.02
-    uniform: float = 0.05
-    predicted: float = 0.45
     exact_rows: int = 0
+    power: float | None = None
+    balance: float | None = None
+    probe: bool = True
+    ridge: float | None = 0.1
+    predicted: float = 0.5
+    uniform: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class Fit:
     exact: Array  # ids, ascending
     before: Measured
     after: Measured
-    tried: tuple[tuple[float, float], ...]
-    """(balance, KL) of every balance that was measured."""
+    tried: tuple[tuple[float, float, float], ...]
+    """(power, balance, KL) of every candidate that was measured."""
 
     def predicted_loss(self, rank: int) -> float:
         """The loss at another rank: the error energy scales what was measured at this one."""
@@ -94,30 +101,59 @@ def fit(
     recipe: Recipe,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fit:
-    """Fit `recipe` to the pair behind `rows`, [V, D] each as `calibration` has them."""
+    """Fit `recipe` to the pair behind `rows`, [V, D] each as `calibration` has them: first the power of the row
+    weights, then the balance."""
     D = len(calibration.C)
-    moments = moments_of(rows, calibration.weights(recipe.uniform, recipe.predicted), D)
     roots = (np.eye(D), np.eye(D)) if recipe.ridge is None else square_roots(calibration.metric(recipe.ridge))
-    balances = BALANCES if recipe.balance is None else (recipe.balance,)
-    best: Fit | None = None
-    tried = []
-    for done, balance in enumerate(balances):
-        found = _fit(held_out, rows, moments, roots, replace(recipe, balance=balance))
-        tried.append((balance, found.after.kl))
-        best = found if best is None or found.after.kl < best.after.kl else best
-        progress(done + 1, len(balances))
-    assert best is not None
-    return replace(best, tried=tuple(tried))
+    importance = calibration.weights(recipe.predicted, recipe.uniform)
+    sensitivity: float | None = None
+    powers = POWERS if recipe.power is None else (recipe.power,)
+    others = [b for b in BALANCES if b != 1.0] if recipe.balance is None else []
+    found: list[Fit] = []
+    sums: dict[float, Moments] = {}
+
+    def candidate(power: float, balance: float) -> Fit:
+        nonlocal sensitivity
+        if power not in sums:
+            sums[power] = moments_of(rows, calibration.weights(recipe.predicted, recipe.uniform, power), D)
+        if recipe.probe and sensitivity is None:
+            length = float(np.sqrt(np.trace(sums[power].embed)))
+            sensitivity = lookup_sensitivity(held_out.original, calibration.runs, length)
+        unit = equal_energy(sums[power], roots[0]) if sensitivity is None else float(np.sqrt(sensitivity))
+        chosen = replace(recipe, power=power, balance=balance)
+        return _fit(held_out, rows, sums[power], roots, chosen, balance * unit, importance)
+
+    def look(power: float, balance: float) -> None:
+        found.append(candidate(power, balance))
+        progress(len(found), len(powers) + len(others))
+
+    for power in powers:
+        look(power, 1.0 if recipe.balance is None else recipe.balance)
+    best = min(fitted.after.kl for fitted in found)
+    even = next(fitted for fitted in found if fitted.after.kl <= _NEARLY * max(best, 0.0) + 1e-6)
+    for balance in others:
+        assert even.recipe.power is not None
+        look(even.recipe.power, balance)
+    chosen = min([even, *found[len(powers) :]], key=lambda fitted: fitted.after.kl)
+    tried = tuple((f.recipe.power or 1.0, f.recipe.balance or 1.0, f.after.kl) for f in found)
+    return replace(chosen, tried=tried)
 
 
-def _fit(held_out: HeldOut, rows: Rows, moments: Moments, roots: tuple[Array, Array], recipe: Recipe) -> Fit:
-    assert recipe.balance is not None
-    spectrum = spectrum_of(moments, roots, recipe.balance)
+def _fit(
+    held_out: HeldOut,
+    rows: Rows,
+    moments: Moments,
+    roots: tuple[Array, Array],
+    recipe: Recipe,
+    balance: float,
+    importance: Array,
+) -> Fit:
+    spectrum = spectrum_of(moments, roots, balance)
     exact = np.zeros(0, np.int64)
     if recipe.exact_rows and recipe.rank < len(spectrum.values):
-        errors = row_errors(rows, spectrum, recipe.rank, moments.weights)
+        errors = row_errors(rows, spectrum, recipe.rank, importance)
         exact = np.sort(np.argsort(errors)[::-1][: recipe.exact_rows]).astype(np.int64)
-        spectrum = spectrum_of(without_rows(moments, rows, exact), roots, recipe.balance)
+        spectrum = spectrum_of(without_rows(moments, rows, exact), roots, balance)
     factors = spectrum.factors(recipe.rank)
     joined = held_out.original.with_ends(*tables_of(rows, len(moments.weights), factors, exact))
     return Fit(recipe, factors, spectrum, exact, held_out.before, held_out.measure(joined), ())
