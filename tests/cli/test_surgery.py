@@ -106,7 +106,7 @@ def test_keeping_needs_a_yes_after_the_damage(run, untied, text, tmp_path):
     code, out, _ = run("tie", untied, tmp_path / "t", "--keep", "mean", "--text", text, "--yes")
     assert code == 0
     assert "● shared" in out
-    assert "measured" in out
+    assert "3,072 parameters saved" in out
 
 
 def test_without_a_text_the_damage_is_measured_on_a_passage(run, untied, tmp_path):

@@ -146,6 +146,15 @@ def test_a_plain_module_is_tied_by_its_two_names():
         tie_(model, embed="wte.weight", head="head.weight")
 
 
+def test_the_list_that_transformers_4_reads_when_saving_names_the_head():
+    model = Plain(tied=False)
+    model._tied_weights_keys = []
+    tie_(model, **NAMES, keep="embed")
+    assert model._tied_weights_keys == ["lm_head.weight"]
+    untie_(model, **NAMES)
+    assert model.lm_head.weight is not model.wte.weight
+
+
 def test_counting_is_by_storage():
     assert count(Plain(tied=False)) == 240
     model = Plain(tied=True)

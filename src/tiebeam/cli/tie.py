@@ -121,7 +121,7 @@ def _keep(
     if not as_json:
         click.echo(f"{keep} for both ends: {damage.sentence}", err=True)
     outcome = replace(carry_out(plan, target, how), measured=damage.to_dict())
-    print_outcome(outcome, as_json, damage.sentence)
+    print_outcome(outcome, as_json, f"{damage.sentence}; {_saved(outcome)}")
 
 
 def _joint(
@@ -175,10 +175,13 @@ def _lost_and_saved(outcome: Outcome) -> str:
     if not outcome.measured:
         return ""
     old, new = outcome.measured["before"], outcome.measured["after"]
-    stored = outcome.before.params.stored
-    saved = stored - outcome.after.params.stored
-    share = f"{human(saved)} parameters saved ({saved / stored:.1%})" if saved > 0 else "no parameters saved"
     return (
         f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}, KL "
-        f"{new['kl']:.4f}, the same next token {new['agreement']:.0%} of the time); {share}"
+        f"{new['kl']:.4f}, the same next token {new['agreement']:.0%} of the time); {_saved(outcome)}"
     )
+
+
+def _saved(outcome: Outcome) -> str:
+    stored = outcome.before.params.stored
+    saved = stored - outcome.after.params.stored
+    return f"{human(saved)} parameters saved ({saved / stored:.1%})" if saved > 0 else "no parameters saved"
