@@ -24,6 +24,7 @@ from _common import Row, in_child, interleaved, main, row
 from tiebeam.nn import chunks, tied_cross_entropy
 
 SHAPES = [(50257, 768, 4096), (128256, 2048, 1024), (1024, 512, 16384)]  # vocabulary, width, tokens
+QUICK = [(50257, 768, 1024), (128256, 2048, 512), (1024, 512, 4096)]
 Side = Callable[[], object]
 
 
@@ -125,9 +126,9 @@ def bytes_beyond_gradients(name: str, shape: tuple[int, int, int]) -> float:
 
 def rows(quick: bool) -> Iterator[Row]:
     names = available()
-    for vocab, dim, tokens in SHAPES:
-        shape = (vocab, dim, tokens // 4 if quick else tokens)
-        label = f"{vocab} x {dim}, {shape[2]} tokens"
+    for shape in QUICK if quick else SHAPES:
+        vocab, dim, tokens = shape
+        label = f"{vocab} x {dim}, {tokens} tokens"
         h, W, targets = inputs(*shape)
         sides: dict[str, Side] = {"bound": three_products(h, W), "reused": reused(h, W, targets)}
         sides |= {name: partial(step, loss_named(name), h, W, targets) for name in names}
@@ -145,7 +146,7 @@ def rows(quick: bool) -> Iterator[Row]:
                 yield row(f"{label}: time", ours / best[name], name, "<= 1.0")
         del sides, h, W, targets
         memory = {name: bytes_beyond_gradients(name, shape) for name in ("ours", "plain")}
-        allowed = 4 * chunks.default_chunk(shape[2], vocab, dim) * vocab + 100e6
+        allowed = 4 * chunks.default_chunk(tokens, vocab, dim) * vocab + 100e6
         yield row(
             f"{label}: memory beyond the gradients", memory["ours"] / allowed, "a chunk of logits + 100 MB", "<= 1.0"
         )

@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-_CACHE_BYTES = 1 << 20  # of logits per thread treated together, to stay in that thread's cache
+_CACHE_BYTES = 2 << 20  # of logits per thread treated together, to stay in that thread's cache
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
 _LARGE_TABLE = 10**9  # bytes; from here on a chunk of logits is kept under a fraction of the table
 
