@@ -21,7 +21,7 @@ from pathlib import Path
 
 from _common import Row, in_child, main, row
 
-from tiebeam.checkpoint.copying import Made, write_file
+from tiebeam.checkpoint.copying import Made, write_files
 from tiebeam.checkpoint.writing import Entry, layout
 from tiebeam.surgery import How, tie, untie
 
@@ -90,7 +90,7 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
     weight_map = {}
     for i, pile in enumerate(piles, 1):
         file = f"model-{i:05d}-of-00003.safetensors"
-        write_file(where / file, layout(pile, {"format": "pt"}))
+        write_files([(where / file, layout(pile, {"format": "pt"}))])
         weight_map |= {e.name: file for e in pile}
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (where / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from tiebeam.checkpoint import open_checkpoint
-from tiebeam.checkpoint.copying import Made, Span, write_file
+from tiebeam.checkpoint.copying import Made, Span, write_files
 from tiebeam.checkpoint.writing import Entry, arrange, index_json, insert, layout
 from tiebeam.errors import BadRequest
 
@@ -30,14 +30,14 @@ def test_the_bytes_are_those_of_the_safetensors_library(tmp_path):
         for t in sorted(info.values(), key=lambda t: t.begin)
     ]
     contents = layout(entries, {"format": "pt"})
-    write_file(tmp_path / "ours", contents)
+    write_files([(tmp_path / "ours", contents)])
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert len(contents) == 2, "neighbouring spans are copied in one go"
 
 
 def test_the_library_reads_what_was_made(tmp_path):
     values = {"w": np.arange(4, dtype=np.float32), "n": np.array(["x"] * 0, dtype=np.float32).reshape(0, 3)}
-    write_file(tmp_path / "f", layout([made(name, "F32", array) for name, array in values.items()], {}))
+    write_files([(tmp_path / "f", layout([made(name, "F32", array) for name, array in values.items()], {}))])
     loaded = load_file(tmp_path / "f")
     assert all(np.array_equal(loaded[name], array) for name, array in values.items())
     with safe_open(tmp_path / "f", "np") as handle:

@@ -43,7 +43,7 @@ def test_untie_says_what_it_did_and_how_it_knows(run, untied, tmp_path):
     assert "tie_word_embeddings true -> false" in out
     assert f"+ {HEAD} F32 [96, 32], a copy of {EMBED}" in out
     assert "byte for byte; logits equal to the bit on 16 probe tokens" in out
-    assert "writing: done" in err
+    assert "writing and comparing: done" in err
     code, out, err = run("tie", tmp_path / "u", tmp_path / "t", "--quiet")
     assert code == 0
     assert "● shared" in out

@@ -1,7 +1,9 @@
-"""Bytes from file to file: copied inside the kernel where it can, compared afterwards, never all in memory.
+"""Bytes from file to file: copied inside the kernel where it can, compared block by block, never all in memory.
 
-A file to be written is a list of `Content`: spans of existing files, and bytes made on the way. Spans are
-cut into parts that two threads share; what is held at any moment is a few fixed buffers.
+A file to be written is a list of `Content`: spans of existing files, and bytes made on the way. Spans are cut into
+parts that two threads share; what is held at any moment is a few fixed buffers. A block is read back and compared
+right after it was written, while both sides are still in the processor's cache: a second pass over everything would
+cost as much as the copy. Parts of several files take turns, because a file admits one writer at a time.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from tiebeam.errors import ProofFailed, UnreadableInput
 
-BLOCK = 1 << 20
+BLOCK = 1 << 19
 _PART = 32 << 20
 _THREADS = 2
 _NOT_HERE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EIO}
@@ -62,31 +65,28 @@ class _Part:
     at: int
 
 
-def write_file(target: Path, contents: Sequence[Content], progress: Progress = silent) -> None:
-    """Write `contents` one after the other into a new file."""
-    total = sum(c.nbytes for c in contents)
-    parts: list[_Part] = []
-    with open(target, "xb", buffering=0) as handle:
-        os.ftruncate(handle.fileno(), total)
-        at = 0
-        for content in contents:
-            if isinstance(content, Span):
-                parts += _parts(content, target, at)
-            else:
-                _write_made(handle.fileno(), content, at, target, progress)
-            at += content.nbytes
-    _share(_copy, parts, progress)
+def write_files(files: Sequence[tuple[Path, Sequence[Content]]], progress: Progress = silent) -> None:
+    """Write each (target, contents), the contents one after the other, into a new file."""
+    parts: list[list[_Part]] = []
+    for target, contents in files:
+        total, at = sum(c.nbytes for c in contents), 0
+        mine: list[_Part] = []
+        with open(target, "xb", buffering=0) as handle:
+            os.ftruncate(handle.fileno(), total)
+            for content in contents:
+                if isinstance(content, Span):
+                    mine += _parts(content, target, at)
+                else:
+                    _write_made(handle.fileno(), content, at, target, progress)
+                at += content.nbytes
+        parts.append(mine)
+    taking_turns = [part for turn in zip_longest(*parts) for part in turn if part is not None]
+    _share(_copy, taking_turns, progress)
 
 
 def copy_files(pairs: Sequence[tuple[Path, Path]], progress: Progress = silent) -> None:
     """Copy whole files, each (source, target); the target must not exist."""
-    parts: list[_Part] = []
-    for source, target in pairs:
-        size = source.stat().st_size
-        with open(target, "xb", buffering=0) as handle:
-            os.ftruncate(handle.fileno(), size)
-        parts += _parts(Span(source, 0, size), target, 0)
-    _share(_copy, parts, progress)
+    write_files([(target, [Span(source, 0, source.stat().st_size)]) for source, target in pairs], progress)
 
 
 def check_same(ranges: Iterable[tuple[Span, Path, int]], progress: Progress = silent) -> None:
@@ -120,26 +120,38 @@ def _share(work: Callable[[_Part], None], parts: Sequence[_Part], progress: Prog
 
 
 def _copy(part: _Part) -> None:
-    source, at = part.source, part.at
-    begin = source.begin
-    with open(source.path, "rb", buffering=0) as left, open(part.target, "r+b", buffering=0) as right:
-        if hasattr(os, "copy_file_range"):
-            try:
-                while begin < source.end:
-                    n = os.copy_file_range(left.fileno(), right.fileno(), source.end - begin, begin, at)
-                    if n == 0:
-                        break  # a source that ended, or a file system that only pretends; the loop below knows
-                    begin, at = begin + n, at + n
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise
-        buffer = memoryview(bytearray(min(BLOCK, max(1, source.end - begin))))
-        while begin < source.end:
-            n = os.preadv(left.fileno(), [buffer[: source.end - begin]], begin)
+    """Block by block: copy, read both sides, compare."""
+    size = min(BLOCK, part.source.nbytes)
+    ours, theirs = bytearray(size), bytearray(size)
+    begin, at, end = part.source.begin, part.at, part.source.end
+    with open(part.source.path, "rb", buffering=0) as left, open(part.target, "r+b", buffering=0) as right:
+        while begin < end:
+            if end - begin < size:
+                size = end - begin
+                ours, theirs = bytearray(size), bytearray(size)
+            copied = _copy_in_kernel(left.fileno(), right.fileno(), begin, at, size)
+            _read_all(left.fileno(), ours, begin, part.source.path)
+            if copied < size:
+                _write_all(right.fileno(), memoryview(ours)[copied:], at + copied)
+            _read_all(right.fileno(), theirs, at, part.target)
+            if ours != theirs:
+                raise _differs(part, at)
+            begin, at = begin + size, at + size
+
+
+def _copy_in_kernel(left: int, right: int, begin: int, at: int, size: int) -> int:
+    """How many bytes the kernel copied by itself: all, or none where the file systems do not allow it."""
+    done = 0
+    try:
+        while done < size and hasattr(os, "copy_file_range"):
+            n = os.copy_file_range(left, right, size - done, begin + done, at + done)
             if n == 0:
-                raise UnreadableInput(f"{source.path} became shorter while it was read; run it again")
-            _write_all(right.fileno(), buffer[:n], at)
-            begin, at = begin + n, at + n
+                break  # a source that ended, or a file system that only pretends: reading will tell
+            done += n
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+    return done
 
 
 def _compare(part: _Part) -> None:
@@ -153,10 +165,14 @@ def _compare(part: _Part) -> None:
             _read_all(left.fileno(), ours, part.source.begin + done, part.source.path)
             _read_all(right.fileno(), theirs, part.at + done, part.target)
             if ours != theirs:
-                raise ProofFailed(
-                    f"{part.target.name} differs from {part.source.path} near byte {part.at + done:,} after copying; "
-                    "nothing was put in place (a failing disk or memory?)"
-                )
+                raise _differs(part, part.at + done)
+
+
+def _differs(part: _Part, at: int) -> ProofFailed:
+    return ProofFailed(
+        f"{part.target.name} differs from {part.source.path} near byte {at:,} after copying; nothing was put in place "
+        "(a failing disk or memory?)"
+    )
 
 
 def _read_all(handle: int, buffer: bytearray, at: int, path: Path) -> None:

@@ -21,6 +21,7 @@ from tiebeam.errors import BadRequest
 if TYPE_CHECKING:
     from tiebeam.checkpoint.gguf_writing import Preamble
 
+_OWN_FILE = 32 << 20
 _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+)$")
 
 
@@ -101,6 +102,10 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
         if entry.name in present:
             raise BadRequest(f"the source already stores a tensor called {entry.name!r}")
         present.add(entry.name)
+        if len(after) > 1 and entry.nbytes >= _OWN_FILE and _NUMBERED.match(after[-1].name):
+            # a file of its own: none has to be rewritten, and all others can be linked
+            after.append(Shard(after[-1].name, (entry,), after[-1].metadata))
+            continue
         # The lightest file takes it: it is the one that is rewritten, and the others can be linked.
         at = min(range(len(after)), key=lambda i: (after[i].nbytes, -i))
         old = after[at].entries
