@@ -1,15 +1,18 @@
-"""Bytes from file to file: copied inside the kernel where it can, compared block by block, never all in memory.
+"""Bytes from file to file: compared block by block as they are copied, never all in memory.
 
-A file to be written is a list of `Content`: spans of existing files, and bytes made on the way. Spans are cut into
-parts that two threads share; what is held at any moment is a few fixed buffers. A block is read back and compared
-right after it was written, while both sides are still in the processor's cache: a second pass over everything would
-cost as much as the copy. Parts of several files take turns, because a file admits one writer at a time.
+A file to be written is a list of `Content`: spans of existing files, and bytes made on the way. A whole file is cloned
+where the file system shares blocks (btrfs, xfs): nothing to copy, and nothing that could differ. Otherwise spans are
+cut into parts that two threads share, in a few fixed buffers. A block is read back and compared right after it was
+written, while it is still in the processor's cache; that is why it goes through a buffer and not through
+`copy_file_range`, which would have both sides read once more (0.95 against 0.8 s of processor for 2.2 GB; a second
+pass over everything, 1.1). Parts of several files take turns, because a file admits one writer at a time.
 """
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +21,10 @@ from pathlib import Path
 
 from tiebeam.errors import ProofFailed, UnreadableInput
 
-BLOCK = 1 << 19
+BLOCK = 1 << 17  # what stays in a core's own cache; larger writes also make some kernels hunt for large pages
 _PART = 32 << 20
 _THREADS = 2
-_NOT_HERE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EIO}
+_CLONE = 0x40049409  # FICLONE of linux/fs.h
 
 Progress = Callable[[int], None]
 
@@ -86,7 +89,27 @@ def write_files(files: Sequence[tuple[Path, Sequence[Content]]], progress: Progr
 
 def copy_files(pairs: Sequence[tuple[Path, Path]], progress: Progress = silent) -> None:
     """Copy whole files, each (source, target); the target must not exist."""
-    write_files([(target, [Span(source, 0, source.stat().st_size)]) for source, target in pairs], progress)
+    left = []
+    for source, target in pairs:
+        size = source.stat().st_size
+        if clone(source, target):
+            progress(size)
+        else:
+            left.append((target, [Span(source, 0, size)]))
+    write_files(left, progress)
+
+
+def clone(source: Path, target: Path) -> bool:
+    """Make `target` of the same blocks as `source`, where the file system can; else leave nothing."""
+    if sys.platform != "linux":
+        return False
+    with open(source, "rb") as left, open(target, "xb") as right:
+        try:
+            fcntl.ioctl(right.fileno(), _CLONE, left.fileno())
+        except OSError:  # another file system, or one that shares no blocks
+            target.unlink()
+            return False
+    return True
 
 
 def check_same(ranges: Iterable[tuple[Span, Path, int]], progress: Progress = silent) -> None:
@@ -120,7 +143,7 @@ def _share(work: Callable[[_Part], None], parts: Sequence[_Part], progress: Prog
 
 
 def _copy(part: _Part) -> None:
-    """Block by block: copy, read both sides, compare."""
+    """Block by block: read, write, read back, compare."""
     size = min(BLOCK, part.source.nbytes)
     ours, theirs = bytearray(size), bytearray(size)
     begin, at, end = part.source.begin, part.at, part.source.end
@@ -129,29 +152,12 @@ def _copy(part: _Part) -> None:
             if end - begin < size:
                 size = end - begin
                 ours, theirs = bytearray(size), bytearray(size)
-            copied = _copy_in_kernel(left.fileno(), right.fileno(), begin, at, size)
             _read_all(left.fileno(), ours, begin, part.source.path)
-            if copied < size:
-                _write_all(right.fileno(), memoryview(ours)[copied:], at + copied)
+            _write_all(right.fileno(), memoryview(ours), at)
             _read_all(right.fileno(), theirs, at, part.target)
             if ours != theirs:
                 raise _differs(part, at)
             begin, at = begin + size, at + size
-
-
-def _copy_in_kernel(left: int, right: int, begin: int, at: int, size: int) -> int:
-    """How many bytes the kernel copied by itself: all, or none where the file systems do not allow it."""
-    done = 0
-    try:
-        while done < size and hasattr(os, "copy_file_range"):
-            n = os.copy_file_range(left, right, size - done, begin + done, at + done)
-            if n == 0:
-                break  # a source that ended, or a file system that only pretends: reading will tell
-            done += n
-    except OSError as error:
-        if error.errno not in _NOT_HERE:
-            raise
-    return done
 
 
 def _compare(part: _Part) -> None:

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -179,6 +180,26 @@ def flush(root: Path) -> None:
         for name in names:
             _flush_one(Path(directory, name))
         _flush_one(Path(directory))
+
+
+@contextmanager
+def flushing(paths: Iterable[Path]) -> Iterator[None]:
+    """Keep sending what is written into `paths` to the disk while the block runs, so that little is left to flush."""
+    done, files = threading.Event(), list(paths)
+
+    def send() -> None:
+        while not done.wait(0.02):
+            for path in files:
+                with suppress(OSError):  # not made yet; what fails for good, the flush at the end will say
+                    _flush_one(path)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        done.set()
+        sender.join()
 
 
 def _flush_one(path: Path) -> None:

@@ -8,15 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.copying import Content, Span, check_same, copy_files, write_files
+from tiebeam.checkpoint.copying import Content, Span, check_same, clone, copy_files, write_files
 from tiebeam.checkpoint.documents import read_json
-from tiebeam.checkpoint.staging import Fingerprints, Stage, check_space, check_target, explaining, staging
+from tiebeam.checkpoint.staging import (
+    Fingerprints,
+    Stage,
+    check_space,
+    check_target,
+    explaining,
+    flushing,
+    staging,
+)
 from tiebeam.checkpoint.writing import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import Report, inspect
@@ -230,9 +239,12 @@ def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
         elif how.link and _link(shard.original, path):
             linked.add(shard.name)
             progress(shard.nbytes)
+        elif clone(shard.original, path):
+            progress(shard.nbytes)
         else:
             files.append((path, [Span(shard.original, 0, shard.original.stat().st_size)]))
-    write_files(files, progress)
+    with flushing(path for path, _ in files) if how.durable else nullcontext():
+        write_files(files, progress)
     return linked
 
 

@@ -12,11 +12,13 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 
 from tiebeam._version import __version__
-from tiebeam.checkpoint import Checkpoint
+from tiebeam.checkpoint import Checkpoint, TensorInfo
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.errors import UnreadableInput
 from tiebeam.surgery.edits import Change
 
 CARD = "README.md"
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 _HEAD = 4096
 _TITLE = "## Changed by tiebeam"
 _ABOUT = (
@@ -35,11 +37,27 @@ def content_hashes(
             hashes[name] = known[name]
             continue
         end = info.nbytes if name in whole else min(info.nbytes, _HEAD)
-        running = hashlib.sha256()
-        for at in range(0, end, _BLOCK):
-            running.update(checkpoint.read_bytes(name, at, min(at + _BLOCK, end)))
-        hashes[name] = running.hexdigest()
+        hashes[name] = _content_hash(checkpoint, info, end)
     return hashes
+
+
+def _content_hash(checkpoint: Checkpoint, info: TensorInfo, end: int) -> str:
+    """Of the tensor's first `end` bytes; a large one in a buffer that is reused."""
+    running = hashlib.sha256()
+    if end <= _HEAD or info.packing or not isinstance(checkpoint.files, LocalFiles):
+        for at in range(0, end, _BLOCK):
+            running.update(checkpoint.read_bytes(info.name, at, min(at + _BLOCK, end)))
+        return running.hexdigest()
+    buffer = memoryview(bytearray(_BLOCK))
+    with open(checkpoint.files.path(info.file), "rb", buffering=0) as handle:
+        handle.seek(info.begin)
+        while end:
+            n = handle.readinto(buffer[: min(end, _BLOCK)])
+            if not n:
+                raise UnreadableInput(f"{info.file} became shorter while it was read; run it again")
+            running.update(buffer[:n])
+            end -= n
+    return running.hexdigest()
 
 
 def table_digest(checkpoint: Checkpoint, hashes: Mapping[str, str]) -> str:
