@@ -8,6 +8,10 @@ head through plain logits, and one AdamW for everything. The control for quality
 
 from __future__ import annotations
 
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
