@@ -24,18 +24,22 @@ def transcripts(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.real
-@pytest.mark.xdist_group("readme")  # each command finds what the one before it left
-@pytest.mark.parametrize(("command", "expected"), transcripts(ROOT / "README.md"))
-def test_readme_transcript(command, expected, demo_directory):
-    program, *arguments = shlex.split(command)
-    assert program == "tiebeam"
-    done = subprocess.run(
-        [sys.executable, "-m", "tiebeam", *arguments], cwd=demo_directory, capture_output=True, text=True,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
-    shown = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip()
-    pattern = ".*".join(re.escape(part) for part in expected.split("…"))
-    assert re.fullmatch(pattern, shown, re.S), f"{shown}\n{done.stderr}"
+@pytest.mark.timeout(900)
+def test_readme_transcripts(demo_directory):
+    """One test, in order: each command finds what the one before it left."""
+    wrong = []
+    for command, expected in transcripts(ROOT / "README.md"):
+        program, *arguments = shlex.split(command)
+        assert program == "tiebeam"
+        done = subprocess.run(
+            [sys.executable, "-m", "tiebeam", *arguments], cwd=demo_directory, capture_output=True, text=True,
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
+        )  # fmt: skip
+        shown = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip()
+        pattern = ".*".join(re.escape(part) for part in expected.split("…"))
+        if not re.fullmatch(pattern, shown, re.S):
+            wrong.append(f"$ {command}\n{shown}\n{done.stderr}")
+    assert not wrong, "\n\n".join(wrong)
 
 
 def test_every_verb_has_a_transcript():
