@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from transformers_peer import CANNOT_BUILD, from_json, survey
 
 from tiebeam.anatomy import Declared, declared_in_gguf, known_types, lookup, resolve_declared
+from transformers_peer import CANNOT_BUILD, from_json, survey
 
 pytestmark = pytest.mark.xdist_group("transformers survey")
 KEY = "tie_word_embeddings"

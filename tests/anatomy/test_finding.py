@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from transformers_peer import survey
 
 from tiebeam.anatomy import find_pair, lookup, named_pair, vocabulary, width
 from tiebeam.errors import BadRequest
+from transformers_peer import survey
 
 pytestmark = pytest.mark.xdist_group("transformers survey")
 V, D = 1000, 64

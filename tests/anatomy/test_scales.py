@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from transformers_peer import config_class, from_json, torch, transformers
 
 from tiebeam.anatomy import Scales, known_types, lookup, scales
 from tiebeam.anatomy.scales import scale_keys
 from tiebeam.errors import UnreadableInput
+from transformers_peer import config_class, from_json, torch, transformers
 
 SMALL = {
     "vocab_size": 50,

@@ -6,9 +6,9 @@ import itertools
 import random
 
 import pytest
-from transformers_peer import classes, from_json, torch, transformers
 
 from tiebeam.anatomy import count_from_config, countable_types
+from transformers_peer import classes, from_json, torch, transformers
 
 _LLAMA = {
     "vocab_size": [96, 131],

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_loss import plain_loss
 from torch import nn
 
+from plain_loss import plain_loss
 from tiebeam.errors import BadRequest
 from tiebeam.nn import TiedEmbedding, gradient_provenance, provenance
 

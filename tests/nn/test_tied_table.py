@@ -6,9 +6,9 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_loss import peak_bytes, plain_loss
 from torch import nn
 
+from plain_loss import peak_bytes, plain_loss
 from tiebeam.errors import BadRequest
 from tiebeam.nn import TiedEmbedding, gradient_provenance, tied_init_std
 
