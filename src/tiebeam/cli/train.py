@@ -60,6 +60,8 @@ def tie_option(value: str) -> bool | float:
 @click.option("--rate-scale", type=float, default=1.0, show_default=True, metavar="F", help="Multiply every rate.")
 @click.option("--warmup-steps", type=int, default=20, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--device", default="auto", show_default=True, metavar="D",
+              help="cpu, cuda, mps; auto takes the fastest there. bf16 on a GPU, fp32 on a CPU.")  # fmt: skip
 @click.option("--threads", type=int, metavar="N", help="CPU threads (default: those that are free).")
 @click.option("--compile", "compile_model", is_flag=True, help="torch.compile the model.")
 @click.option("--max-bytes", type=int, metavar="N", help="Take at most this much text.")
@@ -131,7 +133,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     from tiebeam.train.settings import scaled
 
     names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
-             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "threads")  # fmt: skip
+             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "device", "threads")  # fmt: skip
     chosen = {name: options[name] for name in names}
     softcap = options["softcap"]
     if softcap is None and options["arch"] == "golf":

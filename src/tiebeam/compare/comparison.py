@@ -23,7 +23,7 @@ from tiebeam.compare.verdict import judge
 from tiebeam.errors import BadRequest
 from tiebeam.lens.zero_layer import study
 from tiebeam.train import Settings
-from tiebeam.train.threads import free_threads
+from tiebeam.train.machine import free_threads
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus

@@ -9,6 +9,7 @@ import torch
 
 from tiebeam.corpus import bits_per_byte
 from tiebeam.corpus.batches import every_target
+from tiebeam.train.machine import arithmetic
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -34,7 +35,8 @@ def evaluate(model: GPT, corpus: Corpus, *, batch: int = 16, most_tokens: int | 
     model.eval()
     for x, y in every_target(corpus.val, batch, model.config.context):
         ids, targets = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
-        total += float(model(ids, targets, reduction="sum"))
+        with arithmetic(device):
+            total += float(model(ids, targets, reduction="sum"))
         tokens += y.size
         text += corpus.bytes_of(y.reshape(-1), x.reshape(-1))
         if most_tokens is not None and tokens >= most_tokens:

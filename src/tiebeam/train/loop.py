@@ -22,12 +22,12 @@ from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, Provenance, gradient_provenance
 from tiebeam.train.card import card_of
 from tiebeam.train.evaluation import Evaluation, evaluate
+from tiebeam.train.machine import arithmetic, choose_device, free_threads
 from tiebeam.train.optimizers import make_optimizers
 from tiebeam.train.rundir import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import CHECKPOINT_SECONDS, Settings
 from tiebeam.train.state import load_into, state_of
-from tiebeam.train.threads import free_threads
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -71,7 +71,8 @@ class _Run:
         self.settings, self.corpus, self.run, self.report = settings, corpus, run, report
         torch.set_num_threads(settings.threads or free_threads())
         torch.manual_seed(settings.seed)
-        self.model = GPT(settings.model(corpus.vocab))
+        self.device = choose_device(settings.device)
+        self.model = GPT(settings.model(corpus.vocab)).to(self.device)
         self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer)
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
@@ -115,8 +116,9 @@ class _Run:
         total = 0.0
         with watch or nullcontext():
             for _ in range(settings.accumulate):
-                x, y = next(self.batches)
-                loss = forward(torch.from_numpy(x), torch.from_numpy(y), z_loss=settings.z_loss) / settings.accumulate
+                x, y = (torch.from_numpy(part).to(self.device) for part in next(self.batches))
+                with arithmetic(self.device):
+                    loss = forward(x, y, z_loss=settings.z_loss) / settings.accumulate
                 loss.backward()
                 total += float(loss.detach())
         if not math.isfinite(total):

@@ -40,6 +40,7 @@ class Settings:
     validate_every: float = 0.1
     """Fraction of the run between validations; the last is always whole, those on the way see part of the split."""
     log_every: int = 10
+    device: str = "auto"
     threads: int | None = None
     compile: bool = False
 
