@@ -83,10 +83,11 @@ def main(rows: Callable[[bool], Iterable[Row]]) -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     options = parser.parse_args()
-    measured = list(rows(options.quick))
+    measured = []
+    for r in rows(options.quick):
+        measured.append(r)
+        if not options.json:
+            verdict = "holds" if r.holds else "MISSED"
+            print(f"{r.ratio:8.3f} of {r.against}: {r.name}  (goal {r.goal}: {verdict})", flush=True)
     if options.json:
         print(json.dumps([asdict(r) for r in measured], indent=1))
-        return
-    width = max(len(r.name) for r in measured)
-    for r in measured:
-        print(f"{r.name:<{width}}  {r.ratio:8.3f} of {r.against}  (goal {r.goal}: {'holds' if r.holds else 'MISSED'})")
