@@ -24,7 +24,7 @@ from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
 MAX_HEADER = 100_000_000  # the format's own bound
-_FIRST = 1 << 12  # one read covers the length and, for most shards, the whole header
+_FIRST = 1 << 13  # one read covers the length and, for most shards, the whole header
 _MAX_DIMENSION = 1 << 48
 
 
