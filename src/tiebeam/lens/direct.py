@@ -5,7 +5,7 @@ through the final norm where asked, which acts on each row by itself. Everything
 Gram matrix G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
 
   |M|^2 = tr(F'F W'W),  <M, M^T> = tr((W'F)^2), and the nonzero eigenvalues of (M + M^T)/2 are those of
-  G^(1/2) K G^(1/2) with K = [[0, I], [I, 0]] / 2.
+  R^T K R with G = R R^T and K = [[0, I], [I, 0]] / 2.
 
 What is about the two tables rather than the path (their angles, what one shared table could keep) comes from the
 same matrix of E and W as they are stored.
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tiebeam.lens.ends import Ends, open_model_ends
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
+_WIDE = 2048  # rows of the Gram matrix from which on solving is worth a word
 _BLOCK_NUMBERS = 1 << 23  # of [F | W] at a time: 64 MB in float64
 
 
@@ -199,18 +201,20 @@ class Lens:
     @cached_property
     def energy(self) -> Energy:
         """Symmetry and definiteness of the whole [V, V] path, in closed form."""
-        D = self.gram.shape[0] // 2
+        D, spectrum = self.gram.shape[0] // 2, self.spectrum
+        self._solving("how far the path is symmetric and definite")
         norm = float((self.gram[:D, :D] * self.gram[D:, D:]).sum())
-        root = _square_root(self.gram)  # [2D, 2D]
-        swapped = np.concatenate([root[D:], root[:D]]) / 2  # K G^(1/2)
-        eigenvalues = np.linalg.eigvalsh(root @ swapped)
-        return _energy(norm, eigenvalues, self.spectrum)
+        root = _factor(self.gram)  # [2D, 2D]
+        half = root[:D].T @ root[D:] / 2  # root^T K root = half + half^T
+        half += half.T.copy()
+        return _energy(norm, np.linalg.eigvalsh(half), spectrum)
 
     @cached_property
     def spectrum(self) -> Array:  # [D], descending
         """Singular values of the whole path F W^T."""
         D = self.gram.shape[0] // 2
-        inner = _square_root(self.gram[:D, :D]) @ _square_root(self.gram[D:, D:])
+        self._solving("the path's spectrum")
+        inner = _factor(self.gram[:D, :D]).T @ _factor(self.gram[D:, D:])
         values: Array = np.linalg.svd(inner, compute_uv=False)
         return values
 
@@ -219,9 +223,14 @@ class Lens:
         """Energy of [E | W] by rank, both tables of equal norm: what one shared table could keep of the pair."""
         G = self.table_gram
         D = G.shape[0] // 2
-        scale = np.concatenate([np.full(D, np.trace(G[:D, :D])), np.full(D, np.trace(G[D:, D:]))])
-        scale = 1 / np.sqrt(np.maximum(scale, 1e-300))
-        values = np.maximum(np.linalg.eigvalsh(G * scale[:, None] * scale[None])[::-1], 0)
+        self._solving("what one shared table could keep")
+        if self.one_table:
+            values = np.concatenate([np.linalg.eigvalsh(G[:D, :D])[::-1], np.zeros(D)])
+        else:
+            scale = np.concatenate([np.full(D, np.trace(G[:D, :D])), np.full(D, np.trace(G[D:, D:]))])
+            scale = 1 / np.sqrt(np.maximum(scale, 1e-300))
+            values = np.linalg.eigvalsh(G * scale[:, None] * scale[None])[::-1]
+        values = np.maximum(values, 0)
         share: Array = values / max(float(values.sum()), 1e-300)
         return share
 
@@ -230,10 +239,16 @@ class Lens:
         """Principal angles between the column spaces of the two tables in the space of tokens; all 0 for one table."""
         G = self.table_gram
         D = G.shape[0] // 2
-        (left, one), (right, two) = _inverse_root(G[:D, :D]), _inverse_root(G[D:, D:])
-        cosines = np.linalg.svd(left @ G[:D, D:] @ right, compute_uv=False)[: min(one, two)]
+        self._solving("the angles between the tables")
+        (left, one), (right, two) = _whitening(G[:D, :D]), _whitening(G[D:, D:])
+        cosines = np.linalg.svd(left(right(G[D:, :D]).T), compute_uv=False)[: min(one, two)]
         angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
+
+    def _solving(self, what: str) -> None:
+        """Each of these takes the cube of the width: a moment for most tables, a minute for the widest."""
+        if len(self.gram) >= _WIDE:
+            self._report(f"solving for {what}", 0, 0)
 
     def label(self, token: int) -> str:
         text = self.ends.spell(token)
@@ -289,15 +304,24 @@ def _unit(x: Array) -> Array:  # [n, D] -> [n, D]
     return unit
 
 
-def _square_root(G: Array) -> Array:
-    values, vectors = np.linalg.eigh(G)
-    root: Array = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    return root
+def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
+    """Cholesky where G is of full rank, at a twentieth of the cost; else the symmetric square root."""
+    try:
+        return np.linalg.cholesky(G)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(G)
+        root: Array = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        return root
 
 
-def _inverse_root(G: Array) -> tuple[Array, int]:
-    """G^(-1/2) on the space where G is not zero, and the dimension of that space."""
+def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:
+    """X -> R^-1 X with G = R R^T, on the space where G is not zero, and the dimension of that space."""
+    with suppress(np.linalg.LinAlgError):
+        root = np.linalg.cholesky(G)
+        pivots = np.diag(root)
+        if pivots.min() > pivots.max() * 1e-5:  # well away from losing a dimension, which takes the longer road to see
+            return partial(np.linalg.solve, root), len(G)
     values, vectors = np.linalg.eigh(G)
     kept = values > values.max(initial=0.0) * 1e-12
-    root: Array = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
-    return root, int(kept.sum())
+    inverse = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
+    return partial(np.matmul, inverse), int(kept.sum())
