@@ -227,6 +227,24 @@ def test_a_path_outside_is_refused_in_the_page_with_the_same_sentence(visit):
     one.troubles.clear()  # the browser itself writes a refused request to the console
 
 
+DROP = """([kind, text]) => {
+  const data = new DataTransfer();
+  if (text) data.setData(kind, text); else data.items.add(new File(["x"], "model.safetensors"));
+  document.querySelector("#path").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+}"""
+
+
+def test_a_path_can_be_dropped_and_a_bare_file_gets_a_sentence(visit, shelf):
+    page = visit().go("models.html")
+    model = shelf / "models" / "untied"
+    page.evaluate(DROP, ["text/plain", f"{model}\n"])
+    page.wait_for_selector("h2 >> text=untied")
+    page.evaluate(DROP, ["text/uri-list", model.parent.joinpath("torn").as_uri()])
+    page.wait_for_selector("text=TB101 error")
+    page.evaluate(DROP, ["", ""])
+    page.wait_for_selector("text=A browser hides the path of a dropped file")
+
+
 def test_models_show_their_tie_and_the_doctor_s_cure(visit, shelf):
     page = visit().go("models.html")
     page.get_by_role("radio", name="models/torn").check()

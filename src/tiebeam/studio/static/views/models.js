@@ -5,6 +5,16 @@ import { freshId, h, prose, scroller, swatch } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { grouped, human, humanBytes, percent, signed } from "../lib/numbers.js";
 
+// Of what was dropped, the path: a file manager gives an encoded address, an editor or a terminal the path itself.
+function pathOf(dropped) {
+  const line = dropped.split("\n")[0].trim();
+  try {
+    return line.startsWith("file:") ? decodeURIComponent(new URL(line).pathname) : line;
+  } catch {
+    return line;
+  }
+}
+
 export async function show(main) {
   const [{ models }, status] = await Promise.all([get("api/models"), get("api/status")]);
   const here = h("div", { class: "stack-wide" });
@@ -21,8 +31,8 @@ export async function show(main) {
   side.addEventListener("dragover", (event) => event.preventDefault());
   side.addEventListener("drop", (event) => {
     event.preventDefault();
-    typed.value = (event.dataTransfer.getData("text/uri-list") || event.dataTransfer.getData("text/plain")).split("\n")[0].trim();
-    if (typed.value) find(decodeURI(typed.value));
+    typed.value = pathOf(event.dataTransfer.getData("text/uri-list") || event.dataTransfer.getData("text/plain"));
+    if (typed.value) find(typed.value);
     else problem.textContent = "A browser hides the path of a dropped file; drop its path as text, or type it.";
   });
 
