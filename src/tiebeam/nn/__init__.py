@@ -5,7 +5,8 @@
     loss.backward()
 
 `tied_cross_entropy(h, W, targets)` is that loss alone, for any table or head. `gradient_provenance(table)` tells the
-lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets)` is a whole model.
+lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets)` is a whole model, and
+`shard_vocabulary(model)` shares its table out over the ranks of a job (sharded.py says how).
 """
 
 try:
@@ -19,6 +20,13 @@ from tiebeam.nn.config import GPTConfig
 from tiebeam.nn.gpt import GPT
 from tiebeam.nn.loss import tied_cross_entropy
 from tiebeam.nn.provenance import Provenance, gradient_provenance
+from tiebeam.nn.sharded import (
+    ShardedEmbedding,
+    keep_from_ddp,
+    shard_vocabulary,
+    sharded_parameters,
+    whole_model,
+)
 from tiebeam.nn.table import TiedEmbedding, tied_init_std
 from tiebeam.nn.untying import split_parameter
 
@@ -26,9 +34,14 @@ __all__ = [
     "GPT",
     "GPTConfig",
     "Provenance",
+    "ShardedEmbedding",
     "TiedEmbedding",
     "gradient_provenance",
+    "keep_from_ddp",
+    "shard_vocabulary",
+    "sharded_parameters",
     "split_parameter",
     "tied_cross_entropy",
     "tied_init_std",
+    "whole_model",
 ]

@@ -12,9 +12,10 @@ so that no second [V, D] copy of the table ever exists.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,12 +108,31 @@ def losses_and_gradients(work: Work) -> Tensor:  # -> [N]
             if gradient is not None:
                 gradient.zero_()
         return work.row_weight.new_zeros(0)
-    direct = work.W.dtype == work.products and work.products in (torch.float32, torch.float64)
-    device = work.h.device.type
-    # The types are settled; autocast would change them again.
-    settled = torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
-    with settled:
-        return _direct(work) if direct else _blocked(work)
+    with settled_types(work.h.device.type):
+        return _direct(work) if _is_direct(work.W, work.products) else _blocked(work)
+
+
+def settled_types(device: str) -> AbstractContextManager[Any]:
+    """The types of the products are chosen; autocast would change them again."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def row_blocks(W: Tensor, products: torch.dtype) -> list[slice]:
+    """The rows of W to multiply by at a time: all, or as many as may be cast at once."""
+    if _is_direct(W, products):
+        return [slice(0, W.shape[0])]
+    return [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
+
+
+def rows_in_cache(z: Tensor) -> int:  # [C, V]
+    """How many rows of z to treat together."""
+    if z.device.type != "cpu":
+        return max(1, z.shape[0])
+    return torch.get_num_threads() * max(1, _CACHE_BYTES // max(1, z.shape[1] * z.element_size()))
+
+
+def _is_direct(W: Tensor, products: torch.dtype) -> bool:
+    return W.dtype == products and products in (torch.float32, torch.float64)
 
 
 def _direct(work: Work) -> Tensor:  # -> [N]
@@ -149,7 +169,7 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
     tokens, wide = work.h.shape[0], work.row_weight.dtype
     losses = work.row_weight.new_empty(tokens)
     logits = torch.empty(min(work.chunk, tokens), W.shape[0], dtype=wide, device=W.device)
-    blocks = [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
+    blocks = row_blocks(W, work.products)
     # A mean's 1/N would drown in a half-precision product; the rows carry relative weights, the sum is scaled after.
     top = work.row_weight.abs().amax().clamp_min(torch.finfo(wide).tiny)
     relative = (work.row_weight / top).unsqueeze(1)  # [N, 1]
@@ -198,10 +218,7 @@ def _to_gradient_(  # [C, V], [C] -> [C], [C]
 ) -> tuple[Tensor, Tensor]:
     """Each row's loss, and the factor that turns what z becomes into dloss/dz; z comes in times `shape.slope`."""
     losses, factors = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
-    height = z.shape[0]
-    if z.device.type == "cpu":
-        threads = torch.get_num_threads()
-        height = threads * max(1, _CACHE_BYTES // (z.shape[1] * z.element_size()))
+    height = rows_in_cache(z)
     for top in range(0, z.shape[0], height):
         rows = slice(top, top + height)
         losses[rows], factors[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn import golf, standard
 from tiebeam.nn.attention import rotary
 from tiebeam.nn.config import GPTConfig
-from tiebeam.nn.loss import softcapped, tied_cross_entropy
 from tiebeam.nn.table import TiedEmbedding
 from tiebeam.nn.untying import Optimizers, split_parameter
 
@@ -67,7 +65,7 @@ class GPT(nn.Module):
             elif self.config.arch == "golf":
                 nn.init.zeros_(self.lm_head.weight)
             else:
-                nn.init.normal_(self.lm_head.weight, std=0.02)
+                self.table.draw_(self.lm_head.weight, std=0.02)
         if self.bridge is not None:
             nn.init.eye_(self.bridge.weight)
         if self.embed_proj is not None and self.head_proj is not None:
@@ -79,6 +77,13 @@ class GPT(nn.Module):
     @property
     def table(self) -> TiedEmbedding:
         return self.tok_emb if self.config.arch == "golf" else self.model.embed_tokens
+
+    @table.setter
+    def table(self, table: TiedEmbedding) -> None:
+        if self.config.arch == "golf":
+            self.tok_emb = table
+        else:
+            self.model.embed_tokens = table
 
     @property
     def tied(self) -> bool:
@@ -109,15 +114,11 @@ class GPT(nn.Module):
 
     def logits(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]
         h = self._before_head(h)
-        if self.lm_head is None:
-            return self.table.logits(h)
-        return softcapped(F.linear(h, self.lm_head.weight), self.config.softcap)
+        return self.table.logits(h, head=None if self.lm_head is None else self.lm_head.weight)
 
     def loss(self, h: Tensor, targets: Tensor, **options: Any) -> Tensor:  # [..., D], [...] -> []
         h = self._before_head(h)
-        if self.lm_head is None:
-            return self.table.loss(h, targets, **options)
-        return tied_cross_entropy(h, self.lm_head.weight, targets, **{"softcap": self.config.softcap, **options})
+        return self.table.loss(h, targets, head=None if self.lm_head is None else self.lm_head.weight, **options)
 
     def _before_head(self, h: Tensor) -> Tensor:
         bridge = self.bridge if self.bridge is not None else self.head_proj
@@ -159,6 +160,8 @@ class GPT(nn.Module):
         A standard model with a bridge or a factorised table is refused unless `fold=True`, which multiplies those
         maps into an untied table and head that every Qwen3 loader understands.
         """
+        if self.table.weight.shape[0] != self.config.vocab:
+            raise BadRequest("this process holds a part of the vocabulary; export whole_model(model), on rank 0")
         config = self.config.to_hf(tied=self.tied, fold=fold)
         tensors = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
         if self.config.foldable:

@@ -60,8 +60,8 @@ def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with redu
     """
     if reduction not in ("mean", "sum", "none"):
         raise BadRequest(f"reduction is {reduction!r}; it is one of 'mean', 'sum', 'none'")
-    shape = _shape(softcap, softcap_kind, z_loss, label_smoothing)
-    _check(h, W, targets, bias, chunk)
+    shape = loss_shape(softcap, softcap_kind, z_loss, label_smoothing)
+    check_inputs(h, W, targets, bias, chunk)
     result: Tensor = _fused(
         h.reshape(-1, W.shape[1]), W, bias, targets.reshape(-1), shape, ignore_index, reduction, chunk
     )
@@ -86,7 +86,7 @@ class _Call:
     learning: bool
 
 
-def _shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smoothing: float) -> Shape:
+def loss_shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smoothing: float) -> Shape:
     if kind not in ("tanh", "sigmoid"):
         raise BadRequest(f"softcap_kind is {kind!r}; it is 'tanh' or 'sigmoid'")
     if softcap is not None and not (0.0 < softcap < math.inf):
@@ -102,7 +102,7 @@ def _shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smooth
     return Shape(height, slope, offset, True, z_loss, label_smoothing)
 
 
-def _check(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:
+def check_inputs(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:
     if hasattr(W, "full_tensor") or hasattr(h, "full_tensor"):
         raise BadRequest(
             "h or W is a sharded DTensor; call the loss where FSDP has gathered W, or pass W.full_tensor(), "

@@ -73,21 +73,26 @@ class gradient_provenance:  # noqa: N801  (used as a function: `with gradient_pr
         total = self._table.weight.grad
         if total is None:
             raise BadRequest("no backward pass reached the table inside the `with` block")
-        self._result = _measure(total, captured or [])
+        self._result = _provenance(self._table.over_ranks(_sums(total, captured or [])))
 
 
 @torch.no_grad()
-def _measure(total: Tensor, captured: list[tuple[Tensor, Tensor]]) -> Provenance:  # [V, D]
+def _sums(total: Tensor, captured: list[tuple[Tensor, Tensor]]) -> Tensor:  # [V, D] -> [3]
+    """The two squared norms and the inner product."""
     wide = torch.float64
     squares = torch.cat([part.to(wide).square().sum(1) for part in torch.split(total, _ROWS)])  # [V]
     if not captured:
-        return Provenance(0.0, math.sqrt(float(squares.sum())), 0.0)
+        return torch.stack([squares.new_zeros(()), squares.sum(), squares.new_zeros(())])
     ids = torch.cat([i.reshape(-1) for i, _ in captured])
     rows, where = torch.unique(ids, return_inverse=True)
     lookup = torch.zeros(len(rows), total.shape[1], dtype=wide, device=total.device)
     lookup.index_add_(0, where, torch.cat([x.reshape(-1, x.shape[-1]) for _, x in captured]).to(wide))
     head = total[rows].to(wide) - lookup
     squares[rows] = head.square().sum(1)
-    lookup_norm, head_norm = float(lookup.norm()), math.sqrt(float(squares.sum()))
-    both = lookup_norm * head_norm
-    return Provenance(lookup_norm, head_norm, float((lookup * head).sum()) / both if both else 0.0)
+    return torch.stack([lookup.square().sum(), squares.sum(), (lookup * head).sum()])
+
+
+def _provenance(sums: Tensor) -> Provenance:  # [3]
+    lookup, head, inner = sums.tolist()
+    both = math.sqrt(lookup) * math.sqrt(head)
+    return Provenance(math.sqrt(lookup), math.sqrt(head), inner / both if both else 0.0)

@@ -72,12 +72,16 @@ class TiedEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the table once; also for a module that came from the meta device by `to_empty`."""
-        nn.init.normal_(self.weight, std=self.init_std)
+        self.draw_(self.weight, self.init_std)
         if self.head is not None:
             with torch.no_grad():
                 self.head.copy_(self.weight)
         if self.bridge is not None:
             nn.init.eye_(self.bridge.weight)
+
+    def draw_(self, matrix: Tensor, std: float) -> None:  # [V, D]
+        """A matrix of the vocabulary from N(0, std)."""
+        nn.init.normal_(matrix, std=std)
 
     @property
     def tied(self) -> bool:
@@ -99,14 +103,19 @@ class TiedEmbedding(nn.Module):
             self._alias = alias, self.weight
         return cast(Tensor, x)
 
-    def logits(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]
-        z = F.linear(self._before_head(h), self._head_weight())
+    def logits(self, h: Tensor, *, head: Tensor | None = None) -> Tensor:  # [..., D] -> [..., V]
+        """By the table, or by a [V, D] `head` that someone else keeps for it."""
+        z = F.linear(self._before_head(h), self._head_weight() if head is None else head)
         return softcapped(z, self.softcap, self.softcap_kind)
 
-    def loss(self, h: Tensor, targets: Tensor, **options: Any) -> Tensor:  # [..., D], [...] -> scalar
-        """Next-token loss without the logits; `options` are those of tied_cross_entropy."""
+    def loss(  # [..., D], [...] -> scalar
+        self, h: Tensor, targets: Tensor, *, head: Tensor | None = None, **options: Any
+    ) -> Tensor:
+        """Next-token loss without the logits; `head` as in `logits`, `options` are those of tied_cross_entropy."""
         options = {"softcap": self.softcap, "softcap_kind": self.softcap_kind, **options}
-        return tied_cross_entropy(self._before_head(h), self._head_weight(), targets, **options)
+        return tied_cross_entropy(
+            self._before_head(h), self._head_weight() if head is None else head, targets, **options
+        )
 
     def _before_head(self, h: Tensor) -> Tensor:
         return h if self.bridge is None else cast(Tensor, self.bridge(h))
@@ -119,6 +128,10 @@ class TiedEmbedding(nn.Module):
             if owner is self.weight and alias.data_ptr() == owner.data_ptr() and not in_functorch():
                 return alias
         return self.weight
+
+    def over_ranks(self, sums: Tensor) -> Tensor:
+        """Sums over the table's rows, for whoever adds them up: here the rows are all in this process."""
+        return sums
 
     def untie(self, optimizer: Optimizers = None, *, own_group: bool = False) -> nn.Parameter:
         """Split the table in place into `weight` and `head`, with the optimizer's moments; returns the head."""

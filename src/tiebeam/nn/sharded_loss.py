@@ -1,0 +1,297 @@
+"""Cross-entropy through a vocabulary matrix of which every rank holds a block of rows.
+
+Each rank brings its own tokens and meets every row of the matrix. A chunk of hidden states is gathered from all ranks,
+multiplied by the local rows, and reduced to three numbers per token (largest logit, sum of exponentials, target's
+logit), which two small all-reduces combine; the gradients of the hidden states go home by a reduce-scatter. So what
+travels is 2 (N - 1) T D numbers per rank whatever V is, no rank ever holds more than [chunk, V/N] logits, and the
+gradient of the local rows is complete as it stands: every rank has seen every token.
+
+As in loss.py the gradients are made in the forward pass. Rows that do not count stay at home; ranks may bring different
+numbers of tokens, and the shorter ones are filled up with rows of weight 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tiebeam.errors import BadRequest
+from tiebeam.nn.chunks import Shape, default_chunk, product_dtype, row_blocks, rows_in_cache, settled_types
+from tiebeam.nn.loss import Reduction, SoftcapKind, check_inputs, loss_shape
+from tiebeam.nn.modes import eager_only, in_functorch
+from tiebeam.nn.ranks import Ranks
+
+_LEAST_EACH = 64  # tokens that a rank brings to a chunk: below that the messages are too small to be worth sending
+
+
+def sharded_cross_entropy(  # [..., D], [V/N, D], [...] -> scalar, or [...] with reduction="none"
+    h: Tensor,
+    block: Tensor,
+    targets: Tensor,
+    vocab: int,
+    ranks: Ranks,
+    *,
+    softcap: float | None = None,
+    softcap_kind: SoftcapKind = "tanh",
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    chunk: int | None = None,
+) -> Tensor:
+    """`tied_cross_entropy` over the tokens of all ranks, `block` being this rank's rows of W (`ranks.block(vocab)`).
+
+    "mean" is the mean over the tokens of all ranks that count, "sum" their sum, the same number on every rank; "none"
+    gives the losses of this rank's own tokens, without gradients. `chunk` counts tokens of all ranks together.
+
+    The gradient of `block` is that of the returned loss. The gradient of `h` is N times that, N being the number of
+    ranks, because the trunk behind it is data-parallel and DDP and FSDP divide the sum of its gradients by N.
+    """
+    if reduction not in ("mean", "sum", "none"):
+        raise BadRequest(f"reduction is {reduction!r}; it is one of 'mean', 'sum', 'none'")
+    check_inputs(h, block, targets, None, chunk)
+    learning = torch.is_grad_enabled() and (h.requires_grad or block.requires_grad)
+    if learning and reduction == "none":
+        raise BadRequest("reduction='none' over a sharded vocabulary has no gradients; call it under torch.no_grad()")
+    call = _Call(
+        loss_shape(softcap, softcap_kind, z_loss, label_smoothing), vocab, ranks, reduction, chunk, ignore_index
+    )
+    losses = _sharded(h.reshape(-1, h.shape[-1]), block, targets.reshape(-1), call)
+    return losses.reshape(targets.shape) if reduction == "none" else losses
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Everything about a call that is not a tensor."""
+
+    shape: Shape
+    vocab: int
+    ranks: Ranks
+    reduction: Reduction
+    chunk: int | None
+    ignore_index: int
+
+
+@eager_only
+def _sharded(h: Tensor, block: Tensor, targets: Tensor, call: _Call) -> Tensor:
+    if in_functorch():
+        raise BadRequest("a sharded loss talks to other processes; torch.func transforms can't follow it there")
+    return cast(Tensor, _ShardedCrossEntropy.apply(h, block, targets, call))  # type: ignore[no-untyped-call]
+
+
+class _ShardedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, block: Tensor, targets: Tensor, call: _Call) -> Tensor:
+        result, ctx.held = _walk(h, block, targets, call, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise BadRequest("a sharded loss has no gradient of its gradient (create_graph=True)")
+        if ctx.held is None:
+            raise BadRequest("a sharded loss gives its gradients once; compute it again for a second backward pass")
+        gradients, ctx.held = ctx.held, None
+        if upstream.device.type != "cpu" or float(upstream) != 1.0:
+            gradients = [None if g is None else g.mul_(upstream) for g in gradients]
+        return (*gradients, None, None)
+
+
+@torch.no_grad()
+def _walk(
+    h: Tensor, block: Tensor, targets: Tensor, call: _Call, wants_h: bool, wants_block: bool
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The loss, and the wanted gradients of h (times N) and of the block."""
+    ranks = call.ranks
+    products = product_dtype(h, block)
+    wide = torch.float64 if products == torch.float64 else torch.float32
+    wire = h.dtype if h.element_size() <= products.itemsize else products  # the narrower one travels
+    back = wide if wire == torch.float16 else wire  # fp16 has no room for gradients that are not scaled yet
+
+    keep = (targets != call.ignore_index).nonzero().squeeze(1)
+    counts: list[int] = ranks.gathered(torch.tensor([len(keep)], device=h.device)).tolist()
+    most, total = max(counts), sum(counts)
+    share = 1.0 / max(total, 1) if call.reduction == "mean" else 1.0
+    aims = _all_targets(targets[keep], most, call)  # [N, most]
+    present = torch.arange(most, device=h.device) < torch.tensor(counts, device=h.device).unsqueeze(1)  # [N, most]
+    own = _padded(h[keep].to(wire), most)
+    each = _each(most, total, h.shape[1], max(4, products.itemsize), call)
+
+    own_losses = torch.zeros(h.shape[0] if call.reduction == "none" else 0, dtype=wide, device=h.device)
+    loss_sum = torch.zeros((), dtype=wide, device=h.device)
+    dh = torch.zeros(h.shape, dtype=wide if h.dtype == torch.float16 else h.dtype, device=h.device) if wants_h else None
+    dW = _BlockGradient(block, wide, products, share, chunks=-(-most // each)) if wants_block else None
+    logits = torch.empty(ranks.size * min(each, most), block.shape[0], dtype=wide, device=h.device)
+    with settled_types(h.device.type):
+        for top in range(0, most, each):
+            rows = slice(top, min(top + each, most))
+            here = keep[rows]
+            part = ranks.gathered(own[rows]).to(products)  # [N * rows, D]
+            target = aims[:, rows].reshape(-1) - ranks.block(call.vocab).start
+            z = logits[: part.shape[0]]
+            _logits_into(z, part, block)
+            losses, log_sum, largest = _combined_(z, target, call)
+            losses = torch.where(present[:, rows].reshape(-1), losses, 0.0)
+            loss_sum += losses.sum()
+            if call.reduction == "none":
+                own_losses[here] = losses.view(ranks.size, -1)[ranks.rank, : len(here)]
+            if dh is None and dW is None:
+                continue
+            _to_gradient_(z, target, log_sum, largest, call)
+            if min(counts) < rows.stop:
+                z.mul_(present[:, rows].reshape(-1, 1))
+            if dW is not None:
+                dW.add(z, part)
+            if dh is not None:
+                away = _hidden_gradient(z, block, products).mul_(share * ranks.size)
+                dh[here] = ranks.reduce_scattered(away.to(back))[: len(here)].to(dh.dtype)
+    result = own_losses if call.reduction == "none" else loss_sum * share
+    return result, [dh, None if dW is None else dW.whole()]
+
+
+def _each(most: int, total: int, dim: int, itemsize: int, call: _Call) -> int:
+    """Tokens of each rank in a chunk: equal pieces, and the same number on every rank."""
+    size = call.ranks.size
+    chunk = call.chunk
+    if chunk is None:
+        chunk = max(default_chunk(total, call.ranks.share(call.vocab), dim, itemsize), _LEAST_EACH * size)
+    pieces = -(-most // max(1, chunk // size))
+    return -(-most // pieces) if pieces else 1
+
+
+def _padded(rows: Tensor, height: int) -> Tensor:  # [C, ...] -> [height, ...]
+    if rows.shape[0] == height:
+        return rows
+    return torch.cat([rows, rows.new_zeros(height - rows.shape[0], *rows.shape[1:])])
+
+
+def _all_targets(own: Tensor, most: int, call: _Call) -> Tensor:  # [C] -> [N, most]
+    """Every rank sees every target, so a wrong one stops them all with the same sentence, and none is left waiting."""
+    targets = call.ranks.gathered(_padded(own.long(), most))
+    if targets.device.type == "cpu" and targets.numel():
+        low, high = (int(x) for x in targets.aminmax())
+        if low < 0 or high >= call.vocab:
+            wrong = low if low < 0 else high
+            raise BadRequest(
+                f"a target is {wrong} but W has {call.vocab} rows; mark rows to skip with {call.ignore_index}"
+            )
+    return targets.view(call.ranks.size, most)
+
+
+def _logits_into(z: Tensor, part: Tensor, block: Tensor) -> None:  # [C, V/N], [C, D], [V/N, D]
+    if block.dtype == part.dtype == z.dtype:
+        torch.mm(part, block.t(), out=z)
+        return
+    for v in row_blocks(block, part.dtype):
+        z[:, v] = torch.mm(part, block[v].to(part.dtype).t())
+
+
+def _hidden_gradient(z: Tensor, block: Tensor, products: torch.dtype) -> Tensor:  # [C, V/N], [V/N, D] -> [C, D]
+    if block.dtype == products == z.dtype:
+        return torch.mm(z, block)
+    sum_ = z.new_zeros(z.shape[0], block.shape[1])
+    for v in row_blocks(block, products):
+        sum_ += torch.mm(z[:, v].to(products), block[v].to(products))
+    return sum_
+
+
+class _BlockGradient:
+    """The gradient of the local rows, chunk upon chunk. In half precision the mean's 1/T is applied at the end."""
+
+    def __init__(self, block: Tensor, wide: torch.dtype, products: torch.dtype, share: float, chunks: int) -> None:
+        self.products, self.share = products, share
+        self.dtype = wide if block.dtype == torch.float16 else block.dtype
+        self.direct = products == wide
+        # Many chunks added up in bf16 would lose low bits each time.
+        held = self.dtype if self.dtype == wide or (chunks == 1 and not self.direct) else wide
+        make = torch.empty if chunks else torch.zeros
+        self.sum = make(block.shape, dtype=held, device=block.device)
+        self.fresh = True
+
+    def add(self, z: Tensor, part: Tensor) -> None:  # [C, V/N], [C, D]
+        if self.direct:
+            torch.addmm(self.sum, z.t(), part * self.share, beta=0.0 if self.fresh else 1.0, out=self.sum)
+        else:
+            for v in row_blocks(self.sum, self.products):
+                product = torch.mm(z[:, v].t().to(self.products), part)
+                if self.fresh:
+                    self.sum[v] = product
+                else:
+                    self.sum[v] += product
+        self.fresh = False
+
+    def whole(self) -> Tensor:
+        if not self.direct and self.share != 1.0:
+            self.sum.mul_(self.share)
+        return self.sum.to(self.dtype)
+
+
+def _combined_(  # [C, V/N], [C] -> [C], [C], [C]
+    z: Tensor, target: Tensor, call: _Call
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each token's loss and log-sum-exp over the whole vocabulary, and its largest logit here.
+
+    Takes the place of z: exp(z - largest), or sigmoid(slope z) when the logits are capped.
+    """
+    shape, wide = call.shape, z.dtype
+    largest = torch.full(z.shape[:1], -torch.inf, dtype=wide, device=z.device)
+    sums = torch.zeros(3 if shape.label_smoothing else 2, z.shape[0], dtype=wide, device=z.device)
+    height = rows_in_cache(z) if z.shape[1] else max(1, z.shape[0])
+    for top in range(0, z.shape[0] if z.shape[1] else 0, height):
+        rows = slice(top, top + height)
+        u = z[rows]
+        if shape.capped:
+            u = u.mul_(shape.slope).sigmoid_() * shape.height
+        at, owned = _local(target[rows], z.shape[1])
+        sums[1, rows] = torch.where(owned, u.gather(1, at.unsqueeze(1)).squeeze(1), 0.0)
+        if shape.label_smoothing:
+            sums[2, rows] = u.sum(1)
+        largest[rows] = u.amax(1)
+        sums[0, rows] = u.sub_(largest[rows].unsqueeze(1)).exp_().sum(1)
+    top_logit = call.ranks.largest_(largest.clone())
+    sums[0] *= (largest - top_logit).exp_()
+    call.ranks.summed_(sums)
+    log_sum = top_logit + sums[0].log()
+    aim = sums[1]
+    if shape.label_smoothing:
+        aim = (1.0 - shape.label_smoothing) * aim + (shape.label_smoothing / call.vocab) * sums[2]
+    losses = log_sum - aim
+    if shape.z_loss:
+        losses += shape.z_loss * (log_sum + shape.offset).square()
+    return losses, log_sum, largest
+
+
+def _to_gradient_(z: Tensor, target: Tensor, log_sum: Tensor, largest: Tensor, call: _Call) -> None:
+    """What `_combined_` left in z becomes dloss/dz."""
+    if not z.shape[1]:
+        return
+    shape = call.shape
+    gain = shape.slope * shape.height if shape.capped else 1.0
+    lift = torch.full_like(log_sum, gain)
+    if shape.z_loss:
+        lift *= 1.0 + 2.0 * shape.z_loss * (log_sum + shape.offset)
+    if not shape.capped:
+        lift *= (largest - log_sum).exp_()
+    height = rows_in_cache(z)
+    for top in range(0, z.shape[0], height):
+        rows = slice(top, top + height)
+        p = z[rows]
+        if shape.capped:
+            p = (p * shape.height).sub_(log_sum[rows].unsqueeze(1)).exp_()
+        p.mul_(lift[rows].unsqueeze(1))
+        if shape.label_smoothing:
+            p.sub_(gain * shape.label_smoothing / call.vocab)
+        at, owned = _local(target[rows], z.shape[1])
+        hit = torch.where(owned, gain * (shape.label_smoothing - 1.0), 0.0).to(p.dtype)
+        p.scatter_add_(1, at.unsqueeze(1), hit.unsqueeze(1))
+        if shape.capped:
+            torch.ops.aten.sigmoid_backward.grad_input(p, z[rows], grad_input=z[rows])
+
+
+def _local(target: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The targets as local rows, and whether they are ours; the others point at some row that must not count."""
+    owned = (target >= 0) & (target < rows)
+    return torch.where(owned, target, 0), owned
