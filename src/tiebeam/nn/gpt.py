@@ -78,8 +78,7 @@ class GPT(nn.Module):
     def table(self) -> TiedEmbedding:
         return self.tok_emb if self.config.arch == "golf" else self.model.embed_tokens
 
-    @table.setter
-    def table(self, table: TiedEmbedding) -> None:
+    def replace_table(self, table: TiedEmbedding) -> None:
         if self.config.arch == "golf":
             self.tok_emb = table
         else:
@@ -177,5 +176,5 @@ class GPT(nn.Module):
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call]
-    return layer
+    """Without a draw of its own. Not nn.utils.skip_init, which ends on the CPU even under `torch.device("meta")`."""
+    return nn.Linear(inputs, outputs, bias=False, device="meta").to_empty(device=torch.get_default_device())

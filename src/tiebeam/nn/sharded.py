@@ -157,7 +157,7 @@ def shard_vocabulary(model: GPT, group: dist.ProcessGroup | None = None) -> GPT:
     """Swap the ends of a GPT for this rank's rows of them, in place. The model is the same on every rank."""
     whole = model.table
     table = ShardedEmbedding.from_full(whole, group)
-    model.table = table
+    model.replace_table(table)
     if model.lm_head is not None:
         head = nn.Linear(table.dim, table.weight.shape[0], bias=False, device="meta")
         head.weight = table.kept(model.lm_head.weight)

@@ -285,7 +285,7 @@ def _to_gradient_(z: Tensor, target: Tensor, log_sum: Tensor, largest: Tensor, c
         if shape.label_smoothing:
             p.sub_(gain * shape.label_smoothing / call.vocab)
         at, owned = _local(target[rows], z.shape[1])
-        hit = torch.where(owned, gain * (shape.label_smoothing - 1.0), 0.0).to(p.dtype)
+        hit = owned.to(p.dtype) * (gain * (shape.label_smoothing - 1.0))
         p.scatter_add_(1, at.unsqueeze(1), hit.unsqueeze(1))
         if shape.capped:
             torch.ops.aten.sigmoid_backward.grad_input(p, z[rows], grad_input=z[rows])
