@@ -136,7 +136,7 @@ class ShardedEmbedding(TiedEmbedding):
         parts = [part.t().reshape(-1) for part in torch.split(z, counts)]
         here = [flat.shape[0] * height for height in heights]
         columns = self.ranks.dealt(torch.cat(parts), [part.numel() for part in parts], here)
-        whole = torch.cat([c.view(-1, flat.shape[0]) for c in torch.split(columns, here)]).t()
+        whole = columns.view(self.vocab, flat.shape[0]).t()
         return softcapped(whole.reshape(*h.shape[:-1], self.vocab), self.softcap, self.softcap_kind)
 
     def loss(self, h: Tensor, targets: Tensor, *, head: Tensor | None = None, **options: Any) -> Tensor:
