@@ -29,6 +29,7 @@ from tiebeam.nn import (
     sharded_parameters,
     whole_model,
 )
+from tiebeam.traffic import exchanged
 
 Deviations = dict[str, float]
 DIM = 6
@@ -259,6 +260,32 @@ def as_a_dtensor(rank: int, world: int) -> Deviations:
     }
 
 
+def bytes_sent(tied: bool) -> Callable[[int, int], Deviations]:
+    """What this process has written to its sockets in a step, against the arithmetic of tiebeam.traffic."""
+
+    def case(rank: int, world: int) -> Deviations:
+        if not Path("/proc/self/io").exists():
+            return {"sent": 0.0}
+        vocab, dim, tokens = 64 * world, 512, 32 * world
+        whole = TiedEmbedding(vocab, dim)
+        if not tied:
+            whole.untie()
+        table = ShardedEmbedding.from_full(whole)
+        ids = torch.arange(tokens) * 2  # as many of each rank's rows
+        dist.barrier()
+        before = _written()
+        h = table.embed(ids) * 2
+        table.loss(h, ids, chunk=tokens * world).backward()
+        sent = _written() - before
+        return {"sent": abs(sent / exchanged(vocab, dim, world, tokens).shard_vocab.tied - 1)}
+
+    return case
+
+
+def _written() -> int:
+    return next(int(line.split()[1]) for line in Path("/proc/self/io").read_text().splitlines() if "wchar" in line)
+
+
 def refusals(rank: int, world: int) -> Deviations:
     """Each on all ranks alike, so that none is left waiting."""
     table = ShardedEmbedding.from_full(TiedEmbedding(13, DIM))
@@ -318,8 +345,10 @@ CASES: dict[str, Callable[[int, int], Deviations]] = {
     "drawn in pieces": drawn_in_pieces,
     "as a DTensor": as_a_dtensor,
     "refusals": refusals,
+    "bytes: tied": bytes_sent(tied=True),
+    "bytes: untied": bytes_sent(tied=False),
 }
-TOLERANCES = {"fp32": 2e-6, "bf16": 2e-2}  # float64 otherwise: 1e-10
+TOLERANCES = {"fp32": 2e-6, "bf16": 2e-2, "bytes": 0.02}  # float64 otherwise: 1e-10
 
 
 def tolerance(case: str) -> float:

@@ -186,3 +186,21 @@ def test_a_checkpoint_that_is_not_there_is_exit_3(run, tmp_path):
     code, out, err = run("plan", "--model", tmp_path / "nothing")
     assert (code, out) == (3, "")
     assert "does not exist" in err
+
+
+def test_ranks_add_what_they_exchange(run):
+    _, out, _ = run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "8", "--tokens", "8192", "--json")
+    document = json.loads(out)
+    assert list(document) == [*KEYS, "exchanged"]
+    assert document["exchanged"]["ddp"] == {"tied": 5_734_400_000, "untied": 11_468_800_000}
+    _, out, _ = run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "64")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["DDP", "6.5", "GB", "12.9", "GB"] in lines
+    assert ["--shard-vocab", "17.2", "GB", "17.2", "GB"] in lines
+
+
+def test_tokens_need_ranks(run):
+    code, _, err = run("plan", "--vocab", "200k", "--dim", "4096", "--tokens", "8192")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give --ranks too" in err
+    assert run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "2", "--tokens", "0")[0] == 2

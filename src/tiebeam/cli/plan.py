@@ -14,6 +14,7 @@ from tiebeam.budget import Budget, Memory, human, human_bytes, parse_count, perc
 from tiebeam.catalog import KnownModel, find, named, neighbours, verdict, verdict_by_size, within_sizes
 from tiebeam.cli import render
 from tiebeam.errors import BadRequest
+from tiebeam.traffic import TOKENS, Traffic, exchanged
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,10 +51,13 @@ class Plan:
 @click.option("--trunk", callback=_count, metavar="N", help="Parameters of everything but the two matrices.")
 @click.option("--config", metavar="FILE", help="Count from a config.json alone, without weights.")
 @click.option("--model", metavar="NAME", help="A known model (see `tiebeam models`) or any MODEL.")
+@click.option("--ranks", callback=_count, metavar="N", help="Also: what N data-parallel ranks exchange per step.")
+@click.option("--tokens", callback=_count, metavar="N", help=f"Tokens of each rank per step.  [default: {TOKENS}]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    vocab: int | None, dim: int | None, trunk: int | None, config: str | None, model: str | None, as_json: bool
-) -> None:
+    vocab: int | None, dim: int | None, trunk: int | None, config: str | None, model: str | None, ranks: int | None,
+    tokens: int | None, as_json: bool,
+) -> None:  # fmt: skip
     """What tying the embedding and the head saves: parameters, bytes, optimizer memory.
 
     Give a vocabulary and a width, with the trunk between them if you know it; or a config.json; or a model.
@@ -66,15 +70,27 @@ def command(
       tiebeam plan --config my-model/config.json
       tiebeam plan --model phi-4-mini            a known model, or its Hub id
       tiebeam plan --model ./my-model --json     any checkpoint
+      tiebeam plan --vocab 200k --dim 4096 --ranks 8
 
     The share is one matrix over the model with both. At 1B, 7B and 70B the given size is that model's.
     JSON: bytes and optimizer_bytes (Adam's two fp32 moments) are those of one matrix: what tying saves.
+    With --ranks, exchanged is what each rank sends per step, in bytes.
     """
+    if tokens is not None and ranks is None:
+        raise BadRequest("--tokens counts what each of several ranks brings to a step; give --ranks too")
     plan = _chosen(vocab, dim, trunk, config, model)
+    budget = plan.budget
+    traffic = (
+        None if ranks is None else exchanged(budget.vocab, budget.dim, ranks, TOKENS if tokens is None else tokens)
+    )
     if as_json:
-        render.emit_json({**plan.budget.to_dict(), "verdict": plan.verdict})
-    else:
-        _show(plan, render.console())
+        more = {} if traffic is None else {"exchanged": traffic.to_dict()}
+        render.emit_json({**budget.to_dict(), "verdict": plan.verdict, **more})
+        return
+    console = render.console()
+    _show(plan, console)
+    if traffic is not None:
+        _show_traffic(traffic, console)
 
 
 def _chosen(vocab: int | None, dim: int | None, trunk: int | None, config: str | None, model: str | None) -> Plan:
@@ -180,6 +196,17 @@ def _show(plan: Plan, console: Console) -> None:
         ),
         style=render.FAINT,
     )
+
+
+def _show_traffic(traffic: Traffic, console: Console) -> None:
+    """What each rank sends per step because of the vocabulary."""
+    console.print()
+    console.print(f"{traffic.ranks:,} ranks of {traffic.tokens:,} tokens: each sends per step, in fp32", style="bold")
+    rows: list[tuple[Any, ...]] = [("", ("tied", render.TIED), ("untied", render.UNTIED))]
+    for name, sent in (("DDP", traffic.ddp), ("--shard", traffic.fsdp), ("--shard-vocab", traffic.shard_vocab)):
+        rows.append((name, human_bytes(sent.tied), human_bytes(sent.untied)))
+    for line in render.columns([[render.styled(cell) for cell in row] for row in rows], "<>>", gap=3):
+        console.print(line)
 
 
 def _state(plan: Plan) -> Text:

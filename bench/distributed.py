@@ -1,0 +1,196 @@
+"""The vocabulary on several ranks: memory of each, bytes that each sends, and tokens per second, against one process.
+
+python bench/distributed.py [--quick] [--json]
+
+"table and Adam" is the bytes of the tensors that a rank keeps between steps: weights and both moments. "peak" is the
+growth of its resident memory over building and two steps, so gradients, gathered tables, logits and buffers are in it.
+Bytes sent are what a process wrote to its sockets in one step (/proc/self/io), against tiebeam.traffic's arithmetic.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from _common import Row, main, row
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tiebeam.nn import GPT, GPTConfig, ShardedEmbedding, TiedEmbedding, keep_from_ddp, shard_vocabulary
+from tiebeam.traffic import exchanged
+
+CORES = 2
+TABLE, QUICK_TABLE = (50257, 768, 512), (50257, 512, 256)  # vocabulary, width, tokens of each rank
+SIDES = {"ddp": "DDP", "fsdp": "FSDP2", "rows": "sharded vocabulary"}
+
+
+class Ends(nn.Module):
+    """A pair with one square layer between, so that what is measured is the vocabulary."""
+
+    def __init__(self, vocab: int, dim: int, tied: bool, side: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Linear(dim, dim, bias=False)
+        if side != "rows":
+            self.table = TiedEmbedding(vocab, dim)
+        else:  # without ever holding the whole
+            self.table = ShardedEmbedding.from_full(TiedEmbedding(vocab, dim, device="meta")).to_empty(device="cpu")
+            self.table.reset_parameters()
+        if not tied:
+            self.table.untie()
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.table.loss(self.trunk(self.table.embed(ids)), targets)
+
+
+def wrapped(model: nn.Module, side: str) -> nn.Module:
+    if side == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        return fully_shard(model)
+    if side == "one":
+        return model
+    keep_from_ddp(model)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def memory_and_bytes(side: str, vocab: int, dim: int, tokens: int, tied: bool) -> dict[str, float]:
+    """Run on every rank."""
+
+    def build_and_step(vocab: int, dim: int, tokens: int) -> dict[str, float]:
+        model = Ends(vocab, dim, tied, side)
+        call = wrapped(model, side)
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        ids, targets = (torch.arange(tokens) * (vocab // tokens)).expand(2, -1)  # as many rows of every rank
+        Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+        sent = 0
+        for _ in range(3):
+            if side != "one":
+                dist.barrier()
+            before = written()
+            call(ids, targets).backward()
+            sent = written() - before
+            optimizer.step()
+            optimizer.zero_grad()
+        ends = [parameter for name, parameter in model.named_parameters() if "table" in name]
+        moments = [optimizer.state[p][key] for p in ends for key in ("exp_avg", "exp_avg_sq")]
+        return {"held": float(sum(local(t).nbytes for t in [*ends, *moments])), "sent": float(sent)}
+
+    build_and_step(256, 16, 32)  # libraries, buffers and threads are there before the count begins
+    before = status("VmRSS")
+    found = build_and_step(vocab, dim, tokens)
+    return {**found, "peak": float(status("VmHWM") - before)}
+
+
+def tokens_per_second(side: str, quick: bool) -> dict[str, float]:
+    """Run on every rank: a small GPT, the same global batch whatever the number of ranks."""
+    config = GPTConfig(vocab=8192, dim=256, layers=4, heads=4, context=256)
+    torch.manual_seed(0)
+    model = GPT(config)
+    if side == "rows":
+        shard_vocabulary(model)
+    call = wrapped(model, side)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    windows = 16 // (1 if side == "one" else dist.get_world_size())
+    seconds = []
+    for _ in range(6 if quick else 12):
+        ids, targets = torch.randint(config.vocab, (2, windows, config.context))
+        start = time.perf_counter()
+        call(ids, targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - start)
+    return {"speed": 16 * config.context / sorted(seconds[2:])[len(seconds[2:]) // 2]}
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def written() -> int:
+    return next(int(line.split()[1]) for line in Path("/proc/self/io").read_text().splitlines() if "wchar" in line)
+
+
+def on_ranks(ranks: int, job: Callable[..., dict[str, float]], side: str, *arguments: object) -> dict[str, float]:
+    """A job in fresh processes; of every figure the largest over ranks."""
+    with tempfile.TemporaryDirectory() as where:
+        torch.multiprocessing.start_processes(_rank, (ranks, where, job, side, arguments), ranks, start_method="spawn")
+        each = [json.loads(path.read_text()) for path in Path(where).glob("*.json")]
+    return {key: max(found[key] for found in each) for key in each[0]}
+
+
+def _rank(
+    rank: int, ranks: int, where: str, job: Callable[..., dict[str, float]], side: str, arguments: tuple[object, ...]
+) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(max(1, CORES // ranks))
+    if side != "one":
+        dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=rank, world_size=ranks)
+    found = job(side, *arguments)
+    Path(where, f"{rank}.json").write_text(json.dumps(found))
+    if side != "one":
+        dist.destroy_process_group()
+
+
+def memory_and_byte_rows(quick: bool) -> Iterator[Row]:
+    vocab, dim, tokens = QUICK_TABLE if quick else TABLE
+    one = {tied: on_ranks(1, memory_and_bytes, "one", vocab, dim, tokens, tied) for tied in (True, False)}
+    for ranks in (2,) if quick else (2, 4):
+        share = f"<= {1.05 / ranks:.4g}"
+        for tied in (True, False):
+            word = "tied" if tied else "untied"
+            label = f"{vocab} x {dim} {word}, {ranks} ranks"
+            sent = {}
+            for side, name in SIDES.items():
+                found = on_ranks(ranks, memory_and_bytes, side, vocab, dim, tokens, tied)
+                sent[side] = found["sent"]
+                held, peak = ((found[key] / one[tied][key]) for key in ("held", "peak"))
+                # DDP keeps everything everywhere, and FSDP gathers the table for the step: no share to reach.
+                yield row(f"{label}, {name}: table and Adam", held, "one process", "<= 1.0" if side == "ddp" else share)
+                yield row(f"{label}, {name}: peak", peak, "one process", share if side == "rows" else "<= 1.05")
+                formula = getattr(getattr(exchanged(vocab, dim, ranks, tokens), _FORMULA[side]), word)
+                formula += 2 * (ranks - 1) * dim * dim * 4 // ranks  # the layer between
+                # Gloo reduces whole and then scatters, which doubles the second half of what FSDP sends.
+                against = f"the formula's {formula / 1e6:.1f} MB"
+                yield row(f"{label}, {name}: bytes sent", sent[side] / formula, against, _BYTES[side])
+
+
+_FORMULA = {"ddp": "ddp", "fsdp": "fsdp", "rows": "shard_vocab"}
+_BYTES = {"ddp": "<= 1.02", "fsdp": "<= 1.52", "rows": "<= 1.02"}
+
+
+def speed_rows(quick: bool) -> Iterator[Row]:
+    best = dict.fromkeys(("one", *SIDES), 0.0)
+    for _ in range(2 if quick else 3):
+        for side in best:
+            speed = on_ranks(1 if side == "one" else CORES, tokens_per_second, side, quick)["speed"]
+            best[side] = max(best[side], speed)
+    for side, name in SIDES.items():
+        against = f"one process with {CORES} threads, {best['one']:,.0f}/s"
+        yield row(
+            f"{CORES} ranks on {CORES} cores, {name}: tokens per second", best[side] / best["one"], against, ">= 0.9"
+        )
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    yield from memory_and_byte_rows(quick)
+    yield from speed_rows(quick)
+
+
+if __name__ == "__main__":
+    main(rows)
