@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +28,7 @@ from tiebeam.nn import (
     keep_from_ddp,
     shard_vocabulary,
     sharded_parameters,
+    tied_cross_entropy,
     whole_model,
 )
 from tiebeam.traffic import exchanged
@@ -286,6 +288,33 @@ def _written() -> int:
     return next(int(line.split()[1]) for line in Path("/proc/self/io").read_text().splitlines() if "wchar" in line)
 
 
+def pipeline_copies(rank: int, world: int) -> Deviations:
+    """First and last stage each hold a copy: apart their gradients are two halves, summed they are the tied one."""
+    torch.manual_seed(7)
+    whole = TiedEmbedding(19, DIM, 0.7, dtype=torch.float64)
+    copy = nn.Parameter(whole.weight.detach().clone())
+    ids, targets = torch.randint(19, (2, 8))
+    whole.loss(whole.embed(ids), targets).backward()
+    last = world - 1
+    group = dist.new_group([0, last])
+    if rank == 0:
+        x = F.embedding(ids, copy)
+        dist.send(x.detach(), last)
+        dx = torch.empty_like(x)
+        dist.recv(dx, last)
+        x.backward(dx)
+    elif rank == last:
+        h = torch.empty(8, DIM, dtype=torch.float64)
+        dist.recv(h, 0)
+        tied_cross_entropy(h.requires_grad_(), copy, targets).backward()
+        dist.send(h.grad, 0)
+    if rank not in (0, last):
+        return {"summed": 0.0}
+    assert off(copy.grad, whole.weight.grad) > 1e-3
+    dist.all_reduce(copy.grad, group=group)
+    return {"summed": off(copy.grad, whole.weight.grad)}
+
+
 def refusals(rank: int, world: int) -> Deviations:
     """Each on all ranks alike, so that none is left waiting."""
     table = ShardedEmbedding.from_full(TiedEmbedding(13, DIM))
@@ -344,6 +373,7 @@ CASES: dict[str, Callable[[int, int], Deviations]] = {
     "gpt: bridge": in_a_gpt(arch="golf", bridge=True),
     "drawn in pieces": drawn_in_pieces,
     "as a DTensor": as_a_dtensor,
+    "copies in a pipeline": pipeline_copies,
     "refusals": refusals,
     "bytes: tied": bytes_sent(tied=True),
     "bytes: untied": bytes_sent(tied=False),

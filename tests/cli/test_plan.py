@@ -204,3 +204,11 @@ def test_tokens_need_ranks(run):
     assert (code, err.count("\n")) == (2, 1)
     assert "give --ranks too" in err
     assert run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "2", "--tokens", "0")[0] == 2
+
+
+def test_what_the_page_on_scale_shows_is_what_plan_prints(run):
+    page = Path(__file__).parents[2] / "docs" / "scale.md"
+    shown = page.read_text().split("```console\n")[1].split("```")[0]
+    for transcript in shown.split("$ tiebeam ")[1:]:
+        command, _, output = transcript.strip().partition("\n")
+        assert run(*command.split()).stdout.rstrip().endswith(output)
