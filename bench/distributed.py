@@ -32,7 +32,7 @@ from tiebeam.nn import ShardedEmbedding, TiedEmbedding, keep_from_ddp
 from tiebeam.traffic import exchanged
 
 CORES = 2
-TABLE, QUICK_TABLE = (50257, 768, 2048), (50257, 512, 512)  # vocabulary, width, tokens of all ranks
+TABLE, QUICK_TABLE = (50257, 768, 512), (50257, 512, 256)  # vocabulary, width, tokens of all ranks
 SIDES = {"ddp": "DDP", "fsdp": "FSDP2", "rows": "sharded vocabulary"}
 
 
