@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
-_DRAW = 1 << 22  # numbers drawn at a time; a multiple of 16, the step in which torch's CPU generator fills a tensor
+_DRAW = 1 << 18  # numbers drawn at a time; a multiple of 16, the step in which torch's CPU generator fills a tensor
 
 
 class ShardedEmbedding(TiedEmbedding):
