@@ -21,7 +21,11 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # x, y: [B, T]
 
 
 class Batches:
-    """An endless iterator of x, y; y is x one token later."""
+    """An endless iterator of x, y; y is x one token later.
+
+    Of `world` processes each is given its `rank`th part of every batch; together they see what one would see, and
+    where they stand is the same number for all of them.
+    """
 
     def __init__(
         self,
@@ -30,6 +34,9 @@ class Batches:
         context: int,
         seed: int = 0,
         order: Literal["random", "stream"] = "random",
+        *,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         if batch < 1 or context < 1:
             raise BadRequest(f"a batch of {batch} windows of {context} tokens holds nothing; both must be at least 1")
@@ -39,6 +46,9 @@ class Batches:
                 "ask for a shorter context, or give more text"
             )
         self.tokens, self.batch, self.context, self.seed, self.order = tokens, batch, context, seed, order
+        if batch % world:
+            raise BadRequest(f"a batch of {batch} windows cannot be shared evenly by {world} processes")
+        self.rows = range(rank * batch // world, (rank + 1) * batch // world)
         self.step = 0
         self._windows = max(1, (len(tokens) - context) // context)  # what fits wherever the first one starts
         self._slack = len(tokens) - 1 - self._windows * context
@@ -47,11 +57,11 @@ class Batches:
         return self
 
     def __next__(self) -> Batch:
-        x = np.empty((self.batch, self.context), np.int64)
+        x = np.empty((len(self.rows), self.context), np.int64)
         y = np.empty_like(x)
-        for row in range(self.batch):
+        for place, row in enumerate(self.rows):
             window = self._window(self.step * self.batch + row)
-            x[row], y[row] = window[:-1], window[1:]
+            x[place], y[place] = window[:-1], window[1:]
         self.step += 1
         return x, y
 

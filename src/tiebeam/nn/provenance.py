@@ -8,6 +8,7 @@ runs, and `.grad` minus them is the head's part, whatever road it came by and ov
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -17,6 +18,8 @@ from torch import Tensor
 from tiebeam.errors import BadRequest
 from tiebeam.nn.table import TiedEmbedding
 
+Rows = list[tuple[Tensor, Tensor]]  # ids [...], the gradients of their embeddings [..., D]
+Gather = Callable[[Tensor, Rows], tuple[Tensor, Rows]]
 _ROWS = 16384  # table rows squared at a time, so that no second [V, D] is needed
 
 
@@ -27,6 +30,13 @@ class Provenance:
     lookup_norm: float
     head_norm: float
     cosine: float
+
+    @classmethod
+    def of(cls, sums: Tensor) -> Provenance:  # [3]
+        """From the two squared norms and the inner product."""
+        lookup, head, inner = sums.tolist()
+        both = math.sqrt(lookup) * math.sqrt(head)
+        return cls(math.sqrt(lookup), math.sqrt(head), inner / both if both else 0.0)
 
     @property
     def head_share(self) -> float:
@@ -45,13 +55,14 @@ class gradient_provenance:  # noqa: N801  (used as a function: `with gradient_pr
         watch.result.head_share
 
     The block may hold any number of backward passes; the table's gradient is None when it begins. Costs one pass
-    over the gradient and the lookup's rows. Under DDP wrap it in `no_sync()`, or `.grad` is another rank's too.
+    over the gradient and the lookup's rows. With several processes `.grad` is an average over all of them: `gather`
+    then makes the whole gradient and everyone's (ids, rows) out of this process's own; without it, use `no_sync()`.
     """
 
-    def __init__(self, table: TiedEmbedding) -> None:
+    def __init__(self, table: TiedEmbedding, gather: Gather | None = None) -> None:
         if not table.tied:
             raise BadRequest("the table is untied: each end has its own gradient, read .weight.grad and .head.grad")
-        self._table = table
+        self._table, self._gather = table, gather
         self._result: Provenance | None = None
 
     @property
@@ -73,11 +84,13 @@ class gradient_provenance:  # noqa: N801  (used as a function: `with gradient_pr
         total = self._table.weight.grad
         if total is None:
             raise BadRequest("no backward pass reached the table inside the `with` block")
-        self._result = _provenance(self._table.over_ranks(_sums(total, captured or [])))
+        rows = captured or []
+        total, rows = (total, rows) if self._gather is None else self._gather(total, rows)
+        self._result = Provenance.of(self._table.over_ranks(_sums(total, rows)))
 
 
 @torch.no_grad()
-def _sums(total: Tensor, captured: list[tuple[Tensor, Tensor]]) -> Tensor:  # [V, D] -> [3]
+def _sums(total: Tensor, captured: Rows) -> Tensor:  # [V, D] -> [3]
     """The two squared norms and the inner product."""
     wide = torch.float64
     squares = torch.cat([part.to(wide).square().sum(1) for part in torch.split(total, _ROWS)])  # [V]
@@ -90,9 +103,3 @@ def _sums(total: Tensor, captured: list[tuple[Tensor, Tensor]]) -> Tensor:  # [V
     head = total[rows].to(wide) - lookup
     squares[rows] = head.square().sum(1)
     return torch.stack([lookup.square().sum(), squares.sum(), (lookup * head).sum()])
-
-
-def _provenance(sums: Tensor) -> Provenance:  # [3]
-    lookup, head, inner = sums.tolist()
-    both = math.sqrt(lookup) * math.sqrt(head)
-    return Provenance(math.sqrt(lookup), math.sqrt(head), inner / both if both else 0.0)

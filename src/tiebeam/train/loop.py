@@ -2,12 +2,14 @@
 
 Deterministic by seed on a CPU when its length is given in steps. The clock counts training only: validation,
 saving and what came before an interruption do not shorten a run that is given in minutes. An interrupted run
-goes on from its last saved state to the same losses.
+goes on from its last saved state to the same losses. Several processes walk through it together (distribution.py);
+the first of them alone writes files and reports.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,16 +20,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tiebeam.corpus import Batches
+from tiebeam.doctor.live import guard
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, Provenance, gradient_provenance
 from tiebeam.train.card import card_of
+from tiebeam.train.distribution import START, Distribution, ProcessLost
 from tiebeam.train.evaluation import Evaluation, evaluate
-from tiebeam.train.machine import arithmetic, choose_device, free_threads
+from tiebeam.train.machine import arithmetic
 from tiebeam.train.optimizers import make_optimizers
 from tiebeam.train.rundir import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
-from tiebeam.train.settings import CHECKPOINT_SECONDS, Settings
-from tiebeam.train.state import load_into, state_of
+from tiebeam.train.settings import Settings
+from tiebeam.train.state import load_into, read_facts, read_shared, read_whole, state_of
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -60,40 +64,63 @@ class Result:
 def train(
     settings: Settings, corpus: Corpus, out: Path, *, resume: bool = False, force: bool = False,
     report: Report | None = None, interrupted: Callable[[], bool] = lambda: False,
+    processes: Distribution | None = None,
 ) -> Result:  # fmt: skip
-    """Train, and leave a run directory at `out`. `interrupted` is asked after every step."""
-    run = RunDirectory.open(out) if resume else RunDirectory.create(out, force)
-    return _Run(settings, corpus, run, report or (lambda record: None)).go(resume, interrupted)
+    """Train, and leave a run directory at `out`. `interrupted` is asked after every step.
+
+    With several `processes`, joined already, all of them make the same call.
+    """
+    processes = processes or Distribution()
+    processes.check(settings)
+    run = RunDirectory.open(out) if resume else RunDirectory(out)
+    try:
+        if not resume:
+            processes.on_main(lambda: RunDirectory.create(out, force))
+        return _Run(settings, corpus, run, report or (lambda record: None), processes).go(resume, interrupted)
+    except BaseException as error:
+        if processes.lost(error):
+            raise _farewell(error, run, processes) from None
+        raise
 
 
 class _Run:
-    def __init__(self, settings: Settings, corpus: Corpus, run: RunDirectory, report: Report) -> None:
+    def __init__(
+        self, settings: Settings, corpus: Corpus, run: RunDirectory, report: Report, processes: Distribution
+    ) -> None:
         self.settings, self.corpus, self.run, self.report = settings, corpus, run, report
-        torch.set_num_threads(settings.threads or free_threads())
+        self.processes = processes
+        torch.set_num_threads(settings.threads or processes.threads())
         torch.manual_seed(settings.seed)
-        self.device = choose_device(settings.device)
+        self.device = processes.device(settings.device)
         self.model = GPT(settings.model(corpus.vocab)).to(self.device)
-        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer)
+        self.forward: Any = processes.wrap(self.model, settings.compile)
+        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer, processes.spread)
+        self.guard = None
+        if processes.world > 1:
+            self.guard = guard(self.model, tied=self.model.tied)
+            for optimizer in self.optimizers:
+                self.guard.watch(optimizer)
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
-        self.batches = Batches(corpus.train, settings.batch, settings.context, settings.seed)
+        self.batches = Batches(
+            corpus.train, settings.batch, settings.context, settings.seed, rank=processes.rank, world=processes.world
+        )
         self.step, self.seconds = 0, 0.0
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), -1
 
     def go(self, resume: bool, interrupted: Callable[[], bool]) -> Result:
         if resume:
             self._restore()
         else:
-            self.run.write_run(self.settings.to_dict(), self.corpus)
-        forward: Any = torch.compile(self.model) if self.settings.compile else self.model
+            self.processes.on_main(lambda: self.run.write_run(self.settings.to_dict(), self.corpus))
         next_check = (math.floor(self._done() / self.settings.validate_every) + 1) * self.settings.validate_every
         while self._done() < 1:
-            self._one_step(forward)
+            self._one_step()
+            self.seconds, save, stop = self.processes.agree(self.seconds, self._save_is_due(), interrupted())
             if self._done() >= next_check and self._done() < 1:
                 next_check += self.settings.validate_every
                 self._validate(_GLANCE)
-            stop = interrupted()
-            if stop or time.monotonic() - self._saved_at > CHECKPOINT_SECONDS:
+            if stop or save:
                 self._save()
             if stop:
                 return self._result(self._validate(_GLANCE), finished=False)
@@ -103,30 +130,34 @@ class _Run:
         """The fraction of the run that is behind us."""
         return self.budget.progress(self.step, self.seconds)
 
-    def _one_step(self, forward: Any) -> None:
-        settings, started = self.settings, time.perf_counter()
+    def _one_step(self) -> None:
+        settings, processes, started = self.settings, self.processes, time.perf_counter()
         untie_at = self.model.config.untie_at
         if untie_at is not None and self.model.tied and self._done() >= untie_at:
-            self.model.untie(self.optimizers)
+            self._untie()
         done = self._done()
         rate = self.schedule.multiplier(self.step, done)
         self.optimizers.set(rate, self.schedule.momentum_at(self.step, done))
         look = self.step % settings.log_every == 0
-        watch = gradient_provenance(self.model.table) if look and self.model.tied and not settings.compile else None
+        watch = None
+        if look and self.model.tied and not settings.compile:
+            watch = gradient_provenance(self.model.table, processes.gather_gradient)
         total = 0.0
         with watch or nullcontext():
-            for _ in range(settings.accumulate):
+            for number in range(settings.accumulate):
                 x, y = (torch.from_numpy(part).to(self.device) for part in next(self.batches))
-                with arithmetic(self.device):
-                    loss = forward(x, y, z_loss=settings.z_loss) / settings.accumulate
-                loss.backward()
+                with processes.micro_batch(self.forward, last=number == settings.accumulate - 1):
+                    with arithmetic(self.device):
+                        loss = self.forward(x, y, z_loss=settings.z_loss) / settings.accumulate
+                    loss.backward()
                 total += float(loss.detach())
+        [total] = processes.summed(total / processes.world)
         if not math.isfinite(total):
             raise Diverged(
                 f"the loss is {total} at step {self.step}; lower the rates (--rate-scale 0.5), warm up longer "
                 f"(--warmup-steps {max(50, 2 * settings.warmup_steps)}), or add --softcap 15"
             )
-        provenance = watch.result.to_dict() if watch else _two_gradients(self.model) if look else {}
+        provenance = watch.result.to_dict() if watch else self._two_gradients() if look else {}
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.step += 1
@@ -142,37 +173,73 @@ class _Run:
                 }
             )
 
+    def _untie(self) -> None:
+        self.model.untie(self.optimizers)
+        if self.guard:
+            self.guard.tied = False
+        self.forward = None  # before the next wrapper: two of them on one model would both answer its gradients
+        self.forward = self.processes.wrap(self.model, self.settings.compile)
+
+    def _two_gradients(self) -> dict[str, float]:
+        """Of an untied pair, what `gradient_provenance` tells of a tied one: each end has a gradient of its own."""
+        ends = self.model.table.weight.grad, self.model.lm_head.weight.grad if self.model.lm_head is not None else None
+        if ends[0] is None or ends[1] is None:
+            return {}
+        lookup, head = (self.processes.whole(end) for end in ends if end is not None)
+        sizes = float(lookup.norm()), float(head.norm())
+        both = sizes[0] * sizes[1]
+        return Provenance(*sizes, float((lookup * head).sum()) / both if both else 0.0).to_dict()
+
     def _log(self, values: dict[str, Any]) -> None:
+        if not self.processes.is_main:
+            return
         record = {"step": self.step, "seconds": round(self.seconds, 3), "done": min(1.0, self._done()), **values}
         self.run.log(record)
         self.report(record)
 
     def _validate(self, most_tokens: int | None) -> Evaluation:
         """Off the clock."""
-        found = evaluate(self.model, self.corpus, batch=self.settings.batch, most_tokens=most_tokens)
+        found = evaluate(
+            self.model, self.corpus, batch=self.settings.batch, most_tokens=most_tokens, processes=self.processes
+        )
         self._log({"val_loss": found.nats, "val_bpb": found.bpb, "val_tokens": found.tokens})
         return found
 
     def _finish(self) -> Evaluation:
         final = self._validate(None)
         self._save()
-        self.run.save_model(self.model, self.corpus, card_of(self.settings, self.corpus, self.model, final, self.step))
+        model = self.processes.whole_model(self.model)
+        if model is not None:
+            self.run.save_model(model, self.corpus, card_of(self.settings, self.corpus, model, final, self.step))
+        self.processes.barrier()
         return final
 
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at > self.settings.save_every
+
     def _save(self) -> None:
+        if self._saved_step == self.step:
+            return
+        if self.guard:
+            self.guard.enforce("training")
         tensors, facts = state_of(self.model, list(self.optimizers))
         facts |= {"step": self.step, "seconds": self.seconds, "batches": self.batches.state(), "tied": self.model.tied}
-        self.run.save_state(tensors, facts)
-        self._saved_at = time.monotonic()
+        self.run.save_state(tensors, facts, self.processes)
+        self._saved_at, self._saved_step = time.monotonic(), self.step
 
     def _restore(self) -> None:
-        tensors, facts = self.run.load_state()
+        saved = self.run.saved_state()
+        facts = read_facts(saved)
         if self.model.tied and not facts["tied"]:
-            self.model.untie(self.optimizers)
-        load_into(self.model, list(self.optimizers), tensors, facts)
+            self._untie()
+        parts = list(self.optimizers)
+        tensors = read_shared(saved, self.model, parts) if self.processes.world > 1 else read_whole(saved)
+        load_into(self.model, parts, tensors, facts)
+        if self.guard:
+            self.guard.enforce("resuming")
         self.batches.restore(facts["batches"])
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
-        self.run.forget_after(self.step)
+        self.processes.on_main(lambda: self.run.forget_after(self.step))
         if self._done() >= 1:
             raise BadRequest(
                 f"{self.run.path} is finished after {self.step:,} steps; give it more --steps or --minutes"
@@ -193,12 +260,16 @@ class _Run:
         )
 
 
-def _two_gradients(model: GPT) -> dict[str, float]:
-    """Of an untied pair, what `gradient_provenance` tells of a tied one: each end has a gradient of its own."""
-    head = model.lm_head.weight.grad if model.lm_head is not None else None
-    lookup = model.table.weight.grad
-    if head is None or lookup is None:
-        return {}
-    sizes = float(lookup.norm()), float(head.norm())
-    both = sizes[0] * sizes[1]
-    return Provenance(*sizes, float((lookup * head).sum()) / both if both else 0.0).to_dict()
+def _farewell(error: BaseException, run: RunDirectory, processes: Distribution) -> ProcessLost:
+    """What to say when another process is gone."""
+    missing = processes.missing()
+    who = f"process {', '.join(map(str, missing))}" if missing else "a process"
+    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    try:
+        step = int(read_facts(run.saved_state())["step"])
+    except TiebeamError:
+        way_on = "no state was saved yet: start again"
+    else:
+        start = START.format(os.environ.get("LOCAL_WORLD_SIZE", processes.world))
+        way_on = f"the state of step {step:,} is saved, go on with: {start} --resume --out {run.path}"
+    return ProcessLost(f"{who} of {processes.world} is gone ({reason}); {way_on}")

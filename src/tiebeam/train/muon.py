@@ -3,6 +3,7 @@
 torch.optim.Muon's update and its state (older torch has none), in the arithmetic that is quick on this machine: torch
 always takes bfloat16, which a CPU without instructions for it multiplies several times slower than float32. All
 matrices of one shape, transposes included, go through the steps as one stack. bench/muon.py holds the ratios.
+With several processes the steps are shared out (sharing.py); momentum and parameters stay where they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from tiebeam.train.sharing import Spread, local_part
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero; singular values end between 0.68 and 1.2
 _TINY = 1e-7
@@ -41,8 +44,9 @@ def orthogonalise(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> 
 class Muon(Optimizer):
     """For matrices only, and never for a vocabulary table: orthogonal rows would make every token equally loud.
 
-    dtype  of the Newton-Schulz steps; None takes `fast_dtype`. It is part of the state, so that a run that goes on
-           elsewhere goes on with the same arithmetic.
+    dtype   of the Newton-Schulz steps; None takes `fast_dtype`. It is part of the state, so that a run that goes on
+            elsewhere goes on with the same arithmetic.
+    spread  how the steps are shared out over processes; None does them here.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class Muon(Optimizer):
         weight_decay: float = 0.0,
         steps: int = 5,
         dtype: torch.dtype | None = None,
+        spread: Spread | None = None,
     ) -> None:
+        self.spread = spread
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -76,34 +82,59 @@ class Muon(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            alike: dict[tuple[int, int, torch.device], list[Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    rows, columns = sorted(parameter.shape)
-                    alike.setdefault((rows, columns, parameter.device), []).append(parameter)
-            for parameters in alike.values():
+            held = [parameter for parameter in group["params"] if parameter.grad is not None]
+            # Alone, one shape after the other, which holds fewer of the directions at a time.
+            for parameters in _alike(held) if self.spread is None else [held] if held else []:
                 self._update(group, parameters)
         return loss
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        """One step for matrices of one shape."""
-        momentum, lr = group["momentum"], group["lr"]
-        directions = []
-        for parameter in parameters:
-            gradient = parameter.grad
-            assert gradient is not None
-            state = self.state[parameter]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(gradient)
-            buffer = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-            direction = gradient.lerp(buffer, momentum) if group["nesterov"] else buffer
-            directions.append(direction.mT if _tall(parameter) else direction)
-        updates = orthogonalise(torch.stack(directions).to(group["dtype"]), group["steps"])
-        for parameter, update in zip(parameters, updates.to(parameters[0].dtype), strict=True):
+        directions = [self._direction(group, parameter) for parameter in parameters]
+
+        def work(matrices: list[Tensor]) -> list[Tensor]:
+            return _orthogonal(matrices, group["steps"], group["dtype"])
+
+        updates = self.spread(directions, work) if self.spread is not None else work(directions)
+        lr = group["lr"]
+        for parameter, update in zip(parameters, updates, strict=True):
             rows, columns = parameter.shape
+            local = local_part(parameter)
             if group["weight_decay"]:
-                parameter.mul_(1 - lr * group["weight_decay"])
-            parameter.add_(update.mT if _tall(parameter) else update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
+                local.mul_(1 - lr * group["weight_decay"])
+            local.add_(update.to(local.dtype), alpha=-lr * max(1.0, rows / columns) ** 0.5)
+
+    def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], sharded alike
+        gradient = parameter.grad
+        assert gradient is not None
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        buffer: Tensor = state["momentum_buffer"]
+        return gradient.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+
+
+def _orthogonal(matrices: list[Tensor], steps: int, dtype: torch.dtype) -> list[Tensor]:  # each [R, C] -> [R, C]
+    """Each made orthogonal, those of one shape together."""
+    found: list[Tensor] = list(matrices)
+    for numbers in _by_shape(matrices):
+        wide = [matrices[i].mT if _tall(matrices[i]) else matrices[i] for i in numbers]
+        stack = orthogonalise(torch.stack(wide).to(dtype), steps)
+        for i, update in zip(numbers, stack, strict=True):
+            found[i] = update.mT if _tall(matrices[i]) else update
+    return found
+
+
+def _by_shape(matrices: list[Tensor]) -> list[list[int]]:
+    alike: dict[tuple[int, int, torch.device], list[int]] = {}
+    for number, matrix in enumerate(matrices):
+        rows, columns = sorted(matrix.shape)
+        alike.setdefault((rows, columns, matrix.device), []).append(number)
+    return list(alike.values())
+
+
+def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
+    return [[parameters[i] for i in numbers] for numbers in _by_shape(parameters)]
 
 
 def _tall(matrix: Tensor) -> bool:

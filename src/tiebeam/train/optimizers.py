@@ -17,6 +17,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from tiebeam.errors import BadRequest
 from tiebeam.train.muon import Muon
+from tiebeam.train.sharing import Spread, local_part
 
 ROLES = ("table", "head", "matrices", "scalars")
 Preset = Literal["muon", "adamw"]
@@ -55,9 +56,12 @@ class Rates:
 
 
 def make_optimizers(
-    roles: Mapping[str, Sequence[nn.Parameter]], rates: Rates | None = None, preset: Preset = "muon"
+    roles: Mapping[str, Sequence[nn.Parameter]],
+    rates: Rates | None = None,
+    preset: Preset = "muon",
+    spread: Spread | None = None,
 ) -> Optimizers:
-    """The optimizers for a model's `roles()`; an empty "head" means that the pair is tied."""
+    """The optimizers for a model's `roles()`; an empty "head" means that the pair is tied. `spread` shares Muon out."""
     rates = rates or Rates()
     _check(roles)
     device = next((parameter.device for name in ROLES for parameter in roles[name]), torch.device("cpu"))
@@ -80,7 +84,7 @@ def make_optimizers(
     if present := _present(groups):
         made.append(Adam(present, betas=rates.betas, eps=1e-8, fused=fused))
     if roles["matrices"]:
-        made.append(Muon([_group("matrices", roles["matrices"], rates.matrices)]))
+        made.append(Muon([_group("matrices", roles["matrices"], rates.matrices)], spread=spread))
     return Optimizers(made)
 
 
@@ -137,4 +141,4 @@ def _check(roles: Mapping[str, Sequence[nn.Parameter]]) -> None:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return local_part(tensor).untyped_storage().data_ptr() or id(tensor)  # an empty part has no place of its own

@@ -1,8 +1,9 @@
 """A run directory is a checkpoint: config.json, model.safetensors, tokenizer.json, and the run's own papers.
 
-run.json holds the settings, versions and digests; metrics.jsonl one line per report; resume.safetensors all
-that an interrupted run needs to go on (weights, optimizer states, counters). Every file is written beside its
-name and moved into place, so a kill at any moment leaves the last complete one. Nothing is pickled.
+run.json holds the settings, versions and digests; metrics.jsonl one line per report; resume.safetensors, or with
+several processes a directory resume-STEP, all that an interrupted run needs to go on (weights, optimizer states,
+counters). Everything is written beside its name and moved into place, so a kill at any moment leaves the last
+complete one. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.train.state import FACTS, read_facts, read_whole, write_shared
 
 if TYPE_CHECKING:
     import torch
 
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
+    from tiebeam.train.distribution import Distribution
 
 RUN, METRICS, STATE, MODEL = "run.json", "metrics.jsonl", "resume.safetensors", "model.safetensors"
+_STATES = "resume-"
 
 
 class RunDirectory:
@@ -42,6 +47,8 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         for name in (METRICS, STATE, MODEL, RUN):
             (path / name).unlink(missing_ok=True)
+        for state in cls(path)._state_directories():
+            shutil.rmtree(state)
         return cls(path)
 
     @classmethod
@@ -102,29 +109,70 @@ class RunDirectory:
         self._write(corpus.tokenizer.filename, corpus.tokenizer.raw)
         self._write("README.md", card.encode())
 
-    def save_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def save_state(
+        self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any], processes: Distribution | None = None
+    ) -> None:
+        """Called by all processes. What was saved before stays until this is complete."""
         from safetensors.torch import save
 
-        flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        self._write(STATE, save(flat, {"facts": json.dumps(facts)}))
+        before = self._states()
+        if processes is None or processes.world == 1:
+            flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+            self._write(STATE, save(flat, {"facts": json.dumps(facts)}))
+            self._forget(state for state in before if state.is_dir())
+            return
+        target = self.path / f"{_STATES}{facts['step']}"
+        beside = self.path / f".{target.name}.part"
+        if processes.is_main:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+        processes.barrier()
+        write_shared(beside, tensors)
+        if processes.is_main:
+            _write_through(beside / FACTS, json.dumps(facts).encode())
+            if target.exists():  # the same step once more
+                shutil.rmtree(target)
+            beside.replace(target)
+            self._forget(state for state in before if state != target)
+
+    def saved_state(self) -> Path:
+        """The last complete state: a file, or a directory."""
+        states = self._states()
+        if not states:
+            raise UnreadableInput(f"{self.path} has no {STATE}: the run never got as far as a saved state; start again")
+        return states[0] if len(states) == 1 else max(states, key=lambda state: int(read_facts(state)["step"]))
 
     def load_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        from safetensors import SafetensorError, safe_open
+        """Whole tensors and facts, by one process."""
+        saved = self.saved_state()
+        return read_whole(saved), read_facts(saved)
 
-        if not (self.path / STATE).is_file():
-            raise UnreadableInput(f"{self.path} has no {STATE}: the run never got as far as a saved state; start again")
-        try:
-            with safe_open(self.path / STATE, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-                facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise UnreadableInput(f"{self.path / STATE} is damaged: {error}") from None
-        return tensors, facts
+    def _states(self) -> list[Path]:
+        file = self.path / STATE
+        return [*([file] if file.is_file() else []), *(d for d in self._state_directories() if (d / FACTS).is_file())]
+
+    def _state_directories(self) -> list[Path]:
+        return sorted(
+            place
+            for place in self.path.glob(f"{_STATES}*")
+            if place.is_dir() and place.name.removeprefix(_STATES).isdecimal()
+        )
+
+    def _forget(self, states: Iterable[Path]) -> None:
+        for state in states:
+            if state.is_dir():
+                shutil.rmtree(state, ignore_errors=True)
+            else:
+                state.unlink(missing_ok=True)
 
     def _write(self, name: str, raw: bytes) -> None:
         beside = self.path / f".{name}.{os.getpid()}.part"
-        with open(beside, "wb") as out:
-            out.write(raw)
-            out.flush()
-            os.fsync(out.fileno())
+        _write_through(beside, raw)
         beside.replace(self.path / name)
+
+
+def _write_through(path: Path, raw: bytes) -> None:
+    with open(path, "wb") as out:
+        out.write(raw)
+        out.flush()
+        os.fsync(out.fileno())

@@ -40,6 +40,8 @@ class Settings:
     validate_every: float = 0.1
     """Fraction of the run between validations; the last is always whole, those on the way see part of the split."""
     log_every: int = 10
+    save_every: float = CHECKPOINT_SECONDS
+    """Seconds between saved states."""
     device: str = "auto"
     threads: int | None = None
     compile: bool = False
@@ -54,6 +56,9 @@ class Settings:
                 f"{self.batch_tokens:,} tokens a step are fewer than {self.accumulate} windows of {self.context}; "
                 "raise --batch-tokens or lower --context"
             )
+
+        if not self.save_every > 0:
+            raise BadRequest(f"the state is saved every {self.save_every} seconds; give --save-every more than 0")
 
     @property
     def batch(self) -> int:
