@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +15,12 @@ from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
 from tiebeam.cli.progress import Progress
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, TiebeamError
 
 if TYPE_CHECKING:
-    from tiebeam.train import Result, Settings
+    from tiebeam.train import Distribution, Result, Settings
+
+_MOMENT = 5.0  # seconds that the other processes give the first one to say what they all found
 
 
 def tie_option(value: str) -> bool | float:
@@ -63,6 +69,10 @@ def tie_option(value: str) -> bool | float:
 @click.option("--device", default="auto", show_default=True, metavar="D",
               help="cpu, cuda, mps; auto takes the fastest there. bf16 on a GPU, fp32 on a CPU.")  # fmt: skip
 @click.option("--threads", type=int, metavar="N", help="CPU threads (default: those that are free).")
+@click.option("--shard", is_flag=True, help="Under torchrun: FSDP2, each process a part of every tensor.")
+@click.option("--shard-vocab", is_flag=True,
+              help="Under torchrun: each process its rows of the table and the head, and the whole trunk.")  # fmt: skip
+@click.option("--save-every", type=float, metavar="S", help="Seconds between saved states (default 60).")
 @click.option("--compile", "compile_model", is_flag=True, help="torch.compile the model.")
 @click.option("--max-bytes", type=int, metavar="N", help="Take at most this much text.")
 @click.option("--track", type=click.Choice(["tensorboard", "wandb", "trackio"]), help="Also log there.")
@@ -71,32 +81,65 @@ def tie_option(value: str) -> bool | float:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
-    text: tuple[str, ...], out: str, resume: bool, force: bool, quiet: bool, as_json: bool, **options: Any
+    text: tuple[str, ...],
+    out: str,
+    resume: bool,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+    shard: bool,
+    shard_vocab: bool,
+    **options: Any,
 ) -> None:
     """Train a GPT on TEXT: files, directories, .jsonl, parquet, a corpus; without TEXT, on this Python's own library.
 
     The run directory is an ordinary checkpoint: `inspect`, `generate`, `pack` and transformers open it.
     Ctrl-C saves the state and says how to go on.
 
+    torchrun trains it with several processes, on GPUs if there are any: the same batch, shared out. They go on where
+    others stopped, however many those were.
+
     \b
     tiebeam train --minutes 2
     tiebeam train books/ --tie no --out untied
     tiebeam train --resume --out run --minutes 10
+    torchrun --nproc-per-node 2 -m tiebeam train --minutes 2
+    torchrun --nproc-per-node 8 -m tiebeam train books/ --shard --batch-tokens 524288
     """
+    from tiebeam.train import Distribution
+
+    processes = Distribution.from_environment(shard=shard, shard_vocab=shard_vocab)
+    with _one_voice(processes):
+        _train(text, Path(out), resume, force, quiet, as_json, options, processes)
+
+
+def _train(
+    text: tuple[str, ...],
+    where: Path,
+    resume: bool,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+    options: dict[str, Any],
+    processes: Distribution,
+) -> None:
     from tiebeam.corpus import build_corpus
     from tiebeam.train import RunDirectory, Settings, train
     from tiebeam.train.tracking import tracker
 
-    progress = Progress(quiet or as_json)
-    where = Path(out)
+    progress = Progress(quiet or as_json or not processes.is_main)
     if resume:
         saved = RunDirectory.open(where).read_run()
         settings = Settings.from_dict(saved["settings"])
         if options["steps"] or options["minutes"]:
             settings = settings.longer(options["steps"], options["minutes"])
+        if options["save_every"]:
+            settings = replace(settings, save_every=options["save_every"])
+        processes.check(settings)
         corpus = build_corpus([saved["corpus"]["path"]], progress=progress)
     else:
         settings = _settings(options)
+        processes.check(settings)
         if where.exists() and any(where.iterdir()) and not force:
             RunDirectory.create(where)  # refuse before the corpus is built
         corpus = build_corpus(
@@ -108,24 +151,43 @@ def command(
         )
     for note in corpus.notes:
         progress.say(note, f"note: {note}")
-    stopped = Interrupt()
-    with tracker(options["track"], where, settings.to_dict()) as track:
+    stopped = Interrupt(launched=processes.world > 1)
+    with processes, tracker(options["track"] if processes.is_main else None, where, settings.to_dict()) as track:
 
         def report(record: dict[str, Any]) -> None:
             track(record)
             _show(progress, record)
 
-        result = train(settings, corpus, where, resume=resume, force=force, report=report, interrupted=stopped)
+        result = train(
+            settings, corpus, where, resume=resume, force=force, report=report, interrupted=stopped, processes=processes
+        )
     progress.close()
+    if not processes.is_main:
+        raise click.exceptions.Exit(0 if result.finished else 130)
     if as_json:
         render.emit_json({**result.to_dict(), "corpus": corpus.to_dict()})
     else:
         _tell(result, corpus.to_dict())
     if not result.finished:
-        click.echo(
-            f"interrupted after {result.steps:,} steps; go on with: tiebeam train --resume --out {out}", err=True
-        )
+        start = "tiebeam train" if processes.world == 1 else processes.start
+        click.echo(f"interrupted after {result.steps:,} steps; go on with: {start} --resume --out {where}", err=True)
         raise click.exceptions.Exit(130)
+
+
+@contextmanager
+def _one_voice(processes: Distribution) -> Iterator[None]:
+    """Several processes mostly find the same thing wrong: it is said once.
+
+    Before they have met, the others wait: when the first one has said it and ended, torchrun ends them.
+    """
+    try:
+        yield
+    except TiebeamError as error:
+        if not processes.joined:
+            time.sleep(0 if processes.is_main else _MOMENT)
+        elif not processes.speaks_first():
+            raise click.exceptions.Exit(2 if isinstance(error, BadRequest) else 3) from None
+        raise
 
 
 def _settings(options: dict[str, Any]) -> Settings:
@@ -138,6 +200,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     softcap = options["softcap"]
     if softcap is None and options["arch"] == "golf":
         softcap = 15.0
+    if options["save_every"] is not None:
+        chosen["save_every"] = options["save_every"]
     minutes = options["minutes"] if options["minutes"] or options["steps"] else 5.0
     return Settings(
         **chosen,

@@ -78,6 +78,16 @@ class Distribution:
         """The one that writes files and speaks."""
         return self.rank == 0
 
+    @property
+    def joined(self) -> bool:
+        """Whether this one has met the others."""
+        return self._store is not None
+
+    @property
+    def start(self) -> str:
+        """The command that starts as many processes again, on this machine."""
+        return START.format(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+
     def check(self, settings: Settings) -> None:
         """Refuse what these processes cannot do together, before anything is built."""
         if settings.batch % self.world:
@@ -189,6 +199,11 @@ class Distribution:
         dist.all_reduce(exchanged)
         return [float(value) for value in exchanged]
 
+    def settle(self, model: GPT) -> None:
+        """After a forward pass without a backward one: give back what was gathered for it."""
+        if self.world > 1 and self.layout == "shards":
+            model.reshard()  # type: ignore[operator]
+
     @property
     def own_share(self) -> float:
         """Of a summed loss that the model returns, what this process's own tokens are: all, unless it is everyone's."""
@@ -275,7 +290,7 @@ class Distribution:
             return []
 
     def speaks_first(self) -> bool:
-        """Once true for one of those that are left, so that a thing is said once."""
+        """True for the first that asks, so that a thing is said once."""
         if self._store is None:
             return True
         try:

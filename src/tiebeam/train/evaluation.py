@@ -61,6 +61,7 @@ def evaluate(
             tokens += y.size
             text += corpus.bytes_of(y.reshape(-1), x.reshape(-1))
     model.train(training)
+    processes.settle(model)
     total, all_tokens, all_text = processes.summed(total, tokens, text)
     nats = total / all_tokens
     return Evaluation(nats, bits_per_byte(nats, int(all_tokens), int(all_text)), int(all_tokens))

@@ -9,7 +9,6 @@ the first of them alone writes files and reports.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,7 +23,7 @@ from tiebeam.doctor.live import guard
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, Provenance, gradient_provenance
 from tiebeam.train.card import card_of
-from tiebeam.train.distribution import START, Distribution, ProcessLost
+from tiebeam.train.distribution import Distribution, ProcessLost
 from tiebeam.train.evaluation import Evaluation, evaluate
 from tiebeam.train.machine import arithmetic
 from tiebeam.train.optimizers import make_optimizers
@@ -270,6 +269,5 @@ def _farewell(error: BaseException, run: RunDirectory, processes: Distribution) 
     except TiebeamError:
         way_on = "no state was saved yet: start again"
     else:
-        start = START.format(os.environ.get("LOCAL_WORLD_SIZE", processes.world))
-        way_on = f"the state of step {step:,} is saved, go on with: {start} --resume --out {run.path}"
+        way_on = f"the state of step {step:,} is saved, go on with: {processes.start} --resume --out {run.path}"
     return ProcessLost(f"{who} of {processes.world} is gone ({reason}); {way_on}")
