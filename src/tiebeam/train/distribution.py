@@ -86,7 +86,8 @@ class Distribution:
     @property
     def start(self) -> str:
         """The command that starts as many processes again, on this machine."""
-        return START.format(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        flag = {"replicas": "", "shards": " --shard", "rows": " --shard-vocab"}[self.layout]
+        return START.format(os.environ.get("LOCAL_WORLD_SIZE", self.world)) + flag
 
     def check(self, settings: Settings) -> None:
         """Refuse what these processes cannot do together, before anything is built."""

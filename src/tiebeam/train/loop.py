@@ -262,12 +262,17 @@ class _Run:
 def _farewell(error: BaseException, run: RunDirectory, processes: Distribution) -> ProcessLost:
     """What to say when another process is gone."""
     missing = processes.missing()
-    who = f"process {', '.join(map(str, missing))}" if missing else "a process"
-    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    ranks = ", ".join(map(str, missing))
+    # Whoever answers may still be stuck: then all there is to say is what the exchange died of.
+    who = f"rank {ranks} of {processes.world} is gone" if missing else f"a process is silent ({_first_line(error)})"
     try:
         step = int(read_facts(run.saved_state())["step"])
     except TiebeamError:
         way_on = "no state was saved yet: start again"
     else:
         way_on = f"the state of step {step:,} is saved, go on with: {processes.start} --resume --out {run.path}"
-    return ProcessLost(f"{who} of {processes.world} is gone ({reason}); {way_on}")
+    return ProcessLost(f"{who}; {way_on}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,252 @@
+"""Several processes train what one would: the same losses and weights, a tie that holds, states that others take up.
+
+In float64 nothing but the order of additions differs, so the tolerances are tight: 1e-9 of a loss, 1e-7 of a weight
+after 20 steps. All runs of one number of processes are made in one launch.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import distributed_worker
+import tiebeam
+from tiebeam import Tie
+from tiebeam.corpus import build_corpus
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.train import Distribution, RunDirectory, Settings, train
+
+SOURCES = str(Path(tiebeam.__file__).parents[1])
+TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 48, "context": 32, "batch_tokens": 256}
+# 301 tokens and 3 rows of skips share out evenly by neither 2 nor 4.
+RUNS = {
+    "tied": {},
+    "untied": {"tie": False},
+    "tied-golf": {"arch": "golf", "softcap": 15.0, "layers": 6},
+    "untied-adamw": {"tie": False, "optimizer": "adamw"},
+    "accumulated": {"accumulate": 2},
+    "split": {"tie": 0.5},
+}
+LAYOUTS = {
+    (2, "replicas"): list(RUNS),
+    (2, "shards"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated"],
+    (4, "replicas"): ["tied", "untied-adamw"],
+    (4, "shards"): ["untied", "tied-golf"],
+}
+CASES = [(processes, layout, name) for (processes, layout), names in LAYOUTS.items() for name in names]
+
+
+def settings(**changes):
+    return Settings(
+        **{**TINY, "steps": 20, "log_every": 1, "threads": 1, "device": "cpu", "validate_every": 0.5, **changes}
+    )
+
+
+def losses(run):
+    return [record["loss"] for record in RunDirectory.open(run).metrics() if "loss" in record]
+
+
+def start(processes, *arguments):
+    """torchrun, as a user would; one thread each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    env = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def make_all(processes, corpus, runs, where):
+    plan = where / f"plan-{processes}.json"
+    plan.write_text(json.dumps({"corpus": str(corpus.path), "runs": runs}))
+    started = start(processes, distributed_worker.__file__, str(plan))
+    _, told = started.communicate(timeout=200)
+    assert started.returncode == 0, told[-3000:]
+
+
+def wait_for(happened, started):
+    for _ in range(1200):
+        if happened():
+            return
+        assert started.poll() is None, started.communicate()[1]
+        time.sleep(0.05)
+    raise AssertionError("nothing happened for a minute")
+
+
+def pid_of_rank(rank, started):
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == started.pid and f"\0RANK={rank}\0" in (process / "environ").read_text():
+                return int(process.name)
+    raise AssertionError(f"torchrun has no child of rank {rank}")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    where = tmp_path_factory.mktemp("text")
+    for i in range(30):
+        (where / f"{i}.txt").write_text(f"the cat {i} sat on the mat and the dog {i * 7} ran to the park. " * 20)
+    return build_corpus([where], tmp_path_factory.mktemp("corpus") / "c", vocab=301)
+
+
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory):
+    """Where every run is: alone/NAME, 2/LAYOUT/NAME, 4/LAYOUT/NAME, and those that were cut and gone on with."""
+    where = tmp_path_factory.mktemp("runs")
+    for name, changes in RUNS.items():
+        distributed_worker.make(plan_of(where / "alone" / name, changes), corpus, Distribution())
+    distributed_worker.make(plan_of(where / "alone" / "float32", {}, exact=False), corpus, Distribution())
+    for name in ("1-to-2", "1-to-2-sharded"):
+        distributed_worker.make(plan_of(where / name, {}, stop_at=8), corpus, Distribution())
+
+    two = cases(2, where)
+    two += [
+        plan_of(where / "2" / "replicas" / "float32", {}, exact=False),
+        plan_of(where / "1-to-2", {}, resume=True),
+        plan_of(where / "1-to-2-sharded", {}, "shards", resume=True),
+        plan_of(where / "2-to-1", {}, stop_at=8),
+        plan_of(where / "2-to-1-sharded", {}, "shards", stop_at=8),
+        plan_of(where / "2-to-1-split", RUNS["split"], stop_at=13),
+        plan_of(where / "2-to-4", {}, "shards", stop_at=8),
+    ]
+    make_all(2, corpus, two, where)
+    for name, changes in (("2-to-1", {}), ("2-to-1-sharded", {}), ("2-to-1-split", RUNS["split"])):
+        assert [p.name for p in (where / name).glob("resume*")] == [f"resume-{13 if changes else 8}"]
+        distributed_worker.make(plan_of(where / name, changes, resume=True), corpus, Distribution())
+
+    four = cases(4, where)
+    make_all(4, corpus, [*four, plan_of(where / "2-to-4", {}, "shards", resume=True)], where)
+    return where
+
+
+def cases(processes, where):
+    return [plan_of(where / str(n) / layout / name, RUNS[name], layout) for n, layout, name in CASES if n == processes]
+
+
+def plan_of(out, changes, layout="replicas", **options):
+    return {"out": str(out), "settings": settings(**changes).to_dict(), "layout": layout, **options}
+
+
+@pytest.mark.parametrize(("processes", "layout", "name"), CASES)
+def test_several_processes_train_what_one_would(runs, processes, layout, name):
+    alone, together = runs / "alone" / name, runs / str(processes) / layout / name
+    assert len(losses(together)) == 20
+    assert losses(together) == pytest.approx(losses(alone), rel=1e-9)
+    expected, found = load_file(alone / "model.safetensors"), load_file(together / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for tensor, value in expected.items():
+        torch.testing.assert_close(
+            found[tensor], value, rtol=0, atol=1e-7, msg=lambda m, tensor=tensor: f"{tensor}: {m}"
+        )
+
+
+def test_in_float32_the_losses_stay_together_over_20_steps(runs):
+    assert losses(runs / "2" / "replicas" / "float32") == pytest.approx(losses(runs / "alone" / "float32"), rel=2e-3)
+
+
+@pytest.mark.parametrize(("processes", "layout", "name"), CASES)
+def test_the_run_directory_is_that_of_one_process(runs, processes, layout, name):
+    alone, together = runs / "alone" / name, runs / str(processes) / layout / name
+    there = {path.name for path in together.iterdir()} - {"resume-20"}
+    assert there == {path.name for path in alone.iterdir()} - {"resume.safetensors"}
+    assert (together / "config.json").read_text() == (alone / "config.json").read_text()
+    report = tiebeam.inspect(together)
+    assert report.tie is (Tie.UNTIED if name.startswith(("untied", "split")) else Tie.SHARED)
+    ends = ("lm_head.weight", "tok_emb.weight", "embed_tokens.weight")
+    stored = [tensor for tensor in load_file(together / "model.safetensors") if tensor.endswith(ends)]
+    assert len(stored) == (1 if report.tie is Tie.SHARED else 2)
+
+
+@pytest.mark.parametrize("layout", ["replicas", "shards"])
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_reports_and_validations_are_those_of_one_process(runs, layout, name):
+    alone, together = (list(RunDirectory.open(runs / place / name).metrics()) for place in ("alone", f"2/{layout}"))
+    assert [record["step"] for record in together] == [record["step"] for record in alone]
+    for expected, found in zip(alone, together, strict=True):
+        for key in expected.keys() - {"seconds", "tokens_per_second"}:
+            assert found[key] == pytest.approx(expected[key], rel=1e-6, abs=1e-9), key
+
+
+@pytest.mark.parametrize("name", ["1-to-2", "1-to-2-sharded", "2-to-1", "2-to-1-sharded", "2-to-1-split", "2-to-4"])
+def test_a_state_is_taken_up_by_another_number_of_processes(runs, name):
+    whole = runs / "alone" / ("split" if "split" in name else "tied")
+    assert losses(runs / name) == pytest.approx(losses(whole), rel=1e-9)
+    assert len(list((runs / name).glob("resume*"))) == 1  # the older states are gone
+
+
+def test_a_distributed_state_holds_no_pickle_and_one_table(runs):
+    saved = runs / "2" / "shards" / "tied" / "resume-20"
+    assert {path.suffix for path in saved.iterdir()} == {".json", ".safetensors"}
+    tensors, facts = RunDirectory(saved.parent).load_state()
+    assert facts["step"] == 20
+    assert [name for name in tensors if name.startswith("model.") and tensors[name].shape[0] == 301] == [
+        "model.model.embed_tokens.weight"
+    ]
+
+
+def test_a_damaged_distributed_state_is_one_sentence(runs, tmp_path):
+    shutil.copytree(runs / "2" / "shards" / "tied", tmp_path / "run")
+    shard = next((tmp_path / "run" / "resume-20").glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:200])
+    with pytest.raises(UnreadableInput, match="damaged"):
+        RunDirectory(tmp_path / "run").load_state()
+
+
+def test_a_state_without_its_facts_was_never_finished(runs, tmp_path):
+    shutil.copytree(runs / "2" / "shards" / "tied", tmp_path / "run")
+    shutil.copytree(tmp_path / "run" / "resume-20", tmp_path / "run" / "resume-30")
+    (tmp_path / "run" / "resume-30" / "facts.json").unlink()
+    assert RunDirectory(tmp_path / "run").saved_state().name == "resume-20"
+
+
+def test_a_killed_rank_ends_the_run_with_one_sentence_and_a_state_to_go_on_from(corpus, tmp_path):
+    run = tmp_path / "run"
+    shape = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+    command = ["-m", "tiebeam", "train", "--quiet", "--threads=1", "--device=cpu", f"--out={run}"]
+    started = start(2, *command, str(corpus.path), *shape, "--minutes=5", "--save-every=0.5")
+    wait_for(lambda: any(run.glob("resume-*")), started)
+    os.kill(pid_of_rank(1, started), signal.SIGKILL)
+    _, told = started.communicate(timeout=60)
+    assert started.returncode != 0
+    sentences = [line for line in told.splitlines() if line.startswith("tiebeam: ")]
+    assert len(sentences) == 1, told
+    step = int(RunDirectory(run).load_state()[1]["step"])
+    assert sentences[0] == (
+        f"tiebeam: rank 1 of 2 is gone; the state of step {step:,} is saved, "
+        f"go on with: torchrun --nproc-per-node 2 -m tiebeam train --resume --out {run}"
+    )
+    ours = Path(tiebeam.__file__).parent
+    assert str(ours) not in told  # no traceback from here
+    result = train(settings(steps=step + 2), corpus, run, resume=True)
+    assert result.finished
+    assert result.steps == step + 2
+
+
+def test_one_process_needs_no_torchrun_and_shards_need_it(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert Distribution.from_environment().world == 1
+    for flag in ("shard", "shard_vocab"):
+        with pytest.raises(BadRequest, match="torchrun --nproc-per-node 2 -m tiebeam train --shard"):
+            Distribution.from_environment(**{flag: True})
+    with pytest.raises(BadRequest, match="--shard-vocab"):
+        Distribution.from_environment(shard=True, shard_vocab=True)
+
+
+def test_a_batch_that_cannot_be_shared_evenly_says_which_could():
+    with pytest.raises(BadRequest, match="--batch-tokens 288"):
+        Distribution(0, 3).check(settings())
+    Distribution(0, 3).check(settings(batch_tokens=288))
+
+
+def test_a_table_that_will_be_split_cannot_be_sharded():
+    with pytest.raises(BadRequest, match=r"--tie 0\.5.*--shard"):
+        Distribution(0, 2, layout="shards").check(settings(tie=0.5))
+    Distribution(0, 2).check(settings(tie=0.5))
