@@ -39,8 +39,10 @@ RUNS = {
 LAYOUTS = {
     (2, "replicas"): list(RUNS),
     (2, "shards"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated"],
-    (4, "replicas"): ["tied", "untied-adamw"],
+    (2, "rows"): ["tied", "untied", "tied-golf", "accumulated", "split"],
+    (4, "replicas"): ["tied"],
     (4, "shards"): ["untied", "tied-golf"],
+    (4, "rows"): ["tied", "untied-adamw"],
 }
 CASES = [(processes, layout, name) for (processes, layout), names in LAYOUTS.items() for name in names]
 
@@ -103,7 +105,7 @@ def runs(corpus, tmp_path_factory):
     for name, changes in RUNS.items():
         distributed_worker.make(plan_of(where / "alone" / name, changes), corpus, Distribution())
     distributed_worker.make(plan_of(where / "alone" / "float32", {}, exact=False), corpus, Distribution())
-    for name in ("1-to-2", "1-to-2-sharded"):
+    for name in ("1-to-2", "1-to-2-sharded", "1-to-2-rows"):
         distributed_worker.make(plan_of(where / name, {}, stop_at=8), corpus, Distribution())
 
     two = cases(2, where)
@@ -111,18 +113,30 @@ def runs(corpus, tmp_path_factory):
         plan_of(where / "2" / "replicas" / "float32", {}, exact=False),
         plan_of(where / "1-to-2", {}, resume=True),
         plan_of(where / "1-to-2-sharded", {}, "shards", resume=True),
+        plan_of(where / "1-to-2-rows", {}, "rows", resume=True),
         plan_of(where / "2-to-1", {}, stop_at=8),
         plan_of(where / "2-to-1-sharded", {}, "shards", stop_at=8),
         plan_of(where / "2-to-1-split", RUNS["split"], stop_at=13),
+        plan_of(where / "2-to-1-rows", {}, "rows", stop_at=8),
         plan_of(where / "2-to-4", {}, "shards", stop_at=8),
+        plan_of(where / "2-to-4-rows", {}, "rows", stop_at=8),
     ]
     make_all(2, corpus, two, where)
-    for name, changes in (("2-to-1", {}), ("2-to-1-sharded", {}), ("2-to-1-split", RUNS["split"])):
+    for name, changes in (
+        ("2-to-1", {}),
+        ("2-to-1-sharded", {}),
+        ("2-to-1-rows", {}),
+        ("2-to-1-split", RUNS["split"]),
+    ):
         assert [p.name for p in (where / name).glob("resume*")] == [f"resume-{13 if changes else 8}"]
         distributed_worker.make(plan_of(where / name, changes, resume=True), corpus, Distribution())
 
     four = cases(4, where)
-    make_all(4, corpus, [*four, plan_of(where / "2-to-4", {}, "shards", resume=True)], where)
+    four += [  # the rows that some held, by others as shards, and the other way round
+        plan_of(where / "2-to-4", {}, "rows", resume=True),
+        plan_of(where / "2-to-4-rows", {}, "shards", resume=True),
+    ]
+    make_all(4, corpus, four, where)
     return where
 
 
@@ -164,7 +178,7 @@ def test_the_run_directory_is_that_of_one_process(runs, processes, layout, name)
     assert len(stored) == (1 if report.tie is Tie.SHARED else 2)
 
 
-@pytest.mark.parametrize("layout", ["replicas", "shards"])
+@pytest.mark.parametrize("layout", ["replicas", "shards", "rows"])
 @pytest.mark.parametrize("name", ["tied", "untied"])
 def test_reports_and_validations_are_those_of_one_process(runs, layout, name):
     alone, together = (list(RunDirectory.open(runs / place / name).metrics()) for place in ("alone", f"2/{layout}"))
@@ -174,7 +188,11 @@ def test_reports_and_validations_are_those_of_one_process(runs, layout, name):
             assert found[key] == pytest.approx(expected[key], rel=1e-6, abs=1e-9), key
 
 
-@pytest.mark.parametrize("name", ["1-to-2", "1-to-2-sharded", "2-to-1", "2-to-1-sharded", "2-to-1-split", "2-to-4"])
+GONE_ON = ["1-to-2", "1-to-2-sharded", "1-to-2-rows", "2-to-1", "2-to-1-sharded", "2-to-1-rows", "2-to-1-split",
+           "2-to-4", "2-to-4-rows"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GONE_ON)
 def test_a_state_is_taken_up_by_another_number_of_processes(runs, name):
     whole = runs / "alone" / ("split" if "split" in name else "tied")
     assert losses(runs / name) == pytest.approx(losses(whole), rel=1e-9)
@@ -206,6 +224,7 @@ def test_a_state_without_its_facts_was_never_finished(runs, tmp_path):
     assert RunDirectory(tmp_path / "run").saved_state().name == "resume-20"
 
 
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank's process through /proc")
 def test_a_killed_rank_ends_the_run_with_one_sentence_and_a_state_to_go_on_from(corpus, tmp_path):
     run = tmp_path / "run"
     shape = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
@@ -250,3 +269,4 @@ def test_a_table_that_will_be_split_cannot_be_sharded():
     with pytest.raises(BadRequest, match=r"--tie 0\.5.*--shard"):
         Distribution(0, 2, layout="shards").check(settings(tie=0.5))
     Distribution(0, 2).check(settings(tie=0.5))
+    Distribution(0, 2, layout="rows").check(settings(tie=0.5))

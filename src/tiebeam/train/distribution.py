@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.nn import GPT
+from tiebeam.nn import GPT, ShardedEmbedding, keep_from_ddp, shard_vocabulary, sharded_parameters, whole_model
 from tiebeam.nn.provenance import Rows
 from tiebeam.train.machine import choose_device, free_threads
 from tiebeam.train.sharing import Spread, between_replicas, between_shards, gathered
@@ -97,15 +97,14 @@ class Distribution:
                 f"a micro-batch of {settings.batch} windows cannot be shared evenly by {self.world} processes; "
                 f"give --batch-tokens {-(-settings.batch_tokens // part) * part}, or other processes"
             )
-        if self.layout != "replicas":
+        if self.layout == "shards" and settings.tie is not True and settings.tie is not False:
+            raise BadRequest(
+                f"--tie {settings.tie} splits the table on the way, which --shard cannot do; "
+                "share out the vocabulary alone (--shard-vocab), or give --tie yes or no"
+            )
+        if self.layout != "replicas" and settings.compile:
             flag = "--shard" if self.layout == "shards" else "--shard-vocab"
-            if settings.tie is not True and settings.tie is not False:
-                raise BadRequest(
-                    f"--tie {settings.tie} splits the table on the way, which {flag} cannot do; "
-                    f"train it without {flag}, or with --tie yes or no"
-                )
-            if settings.compile:
-                raise BadRequest(f"--compile does not go together with {flag}; leave one of them out")
+            raise BadRequest(f"--compile does not go together with {flag}; leave one of them out")
 
     def device(self, asked: str) -> torch.device:
         """The device of this process: with several on one machine, each its own GPU."""
@@ -149,6 +148,10 @@ class Distribution:
             return forward
         if self.layout == "shards":
             return self._sharded(model)
+        if self.layout == "rows":
+            if not isinstance(model.table, ShardedEmbedding):
+                shard_vocabulary(model)
+            keep_from_ddp(model)
         from torch.nn.parallel import DistributedDataParallel
 
         gc.collect()  # of a wrapper before this one, whose hooks hang on the same parameters until it is gone
@@ -246,8 +249,11 @@ class Distribution:
         return tensor if full is None else full()
 
     def gather_gradient(self, gradient: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """The table's averaged gradient, whole, and the rows that everyone's lookup has put into it."""
-        if self.world == 1 or not rows:
+        """The table's averaged gradient, whole, and the rows that everyone's lookup has put into it.
+
+        Where each holds rows of its own, both are complete as they are, and sums over them are added up later.
+        """
+        if self.world == 1 or self.layout == "rows" or not rows:
             return gradient, rows
         ids = torch.cat([i.reshape(-1) for i, _ in rows])
         looked_up = torch.cat([g.reshape(-1, g.shape[-1]) for _, g in rows]) / self.world
@@ -257,6 +263,8 @@ class Distribution:
         """The model as one process would have it, on the main process; None elsewhere."""
         if self.world == 1 or self.layout == "replicas":
             return model if self.is_main else None
+        if self.layout == "rows":
+            return whole_model(model)
         tensors = {}
         for name, tensor in model.state_dict().items():
             full = self.whole(tensor)
@@ -268,6 +276,11 @@ class Distribution:
             plain = GPT(model.config)
         plain.load_state_dict(tensors, assign=True)
         return plain
+
+    def parameters(self, model: GPT) -> int:
+        """Of the whole model."""
+        rows = {id(block) for block in sharded_parameters(model).values()}
+        return sum(model.config.vocab * p.shape[1] if id(p) in rows else p.numel() for p in model.parameters())
 
     def lost(self, error: BaseException) -> bool:
         """Whether an error means that another process is gone, rather than that this one is at fault."""

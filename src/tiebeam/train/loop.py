@@ -185,9 +185,8 @@ class _Run:
         if ends[0] is None or ends[1] is None:
             return {}
         lookup, head = (self.processes.whole(end) for end in ends if end is not None)
-        sizes = float(lookup.norm()), float(head.norm())
-        both = sizes[0] * sizes[1]
-        return Provenance(*sizes, float((lookup * head).sum()) / both if both else 0.0).to_dict()
+        sums = torch.stack([lookup.square().sum(), head.square().sum(), (lookup * head).sum()])
+        return Provenance.of(self.model.table.over_ranks(sums)).to_dict()
 
     def _log(self, values: dict[str, Any]) -> None:
         if not self.processes.is_main:
@@ -253,7 +252,7 @@ class _Run:
             seconds=self.seconds,
             tokens_per_second=tokens / self.seconds if self.seconds else 0.0,
             final=final,
-            params=sum(p.numel() for p in self.model.parameters()),
+            params=self.processes.parameters(self.model),
             tied=self.model.tied,
             finished=finished,
         )

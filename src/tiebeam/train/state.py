@@ -17,21 +17,31 @@ import torch
 from torch import Tensor
 
 from tiebeam.errors import UnreadableInput
+from tiebeam.nn import GPT, ShardedEmbedding, sharded_parameters
+from tiebeam.train.sharing import local_part
 
 FACTS = "facts.json"
 Optimizers = Sequence[torch.optim.Optimizer]
 
 
-def state_of(model: torch.nn.Module, optimizers: Optimizers) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the numbers that are not tensors."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+def state_of(model: GPT, optimizers: Optimizers) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, each under its global shape, and the numbers that are not tensors."""
+    blocks = sharded_parameters(model)
+    tensors = {
+        f"model.{name}": _global(model, tensor) if name in blocks else tensor
+        for name, tensor in model.state_dict().items()
+    }
+    held = {id(block) for block in blocks.values()}
     scalars: list[dict[str, dict[str, Any]]] = []
     for number, optimizer in enumerate(optimizers):
         plain: dict[str, dict[str, Any]] = {}
+        parameters = _parameters(optimizer)
         for index, values in optimizer.state_dict()["state"].items():
             for key, value in values.items():
                 if isinstance(value, Tensor):
-                    tensors[f"optimizer.{number}.{index}.{key}"] = value
+                    parameter = parameters[int(index)]
+                    part = id(parameter) in held and value.shape == parameter.shape
+                    tensors[f"optimizer.{number}.{index}.{key}"] = _global(model, value) if part else value
                 else:
                     plain.setdefault(str(index), {})[key] = value
         scalars.append(plain)
@@ -90,12 +100,14 @@ def read_whole(saved: Path) -> dict[str, Tensor]:
         raise UnreadableInput(f"{saved} is damaged: {error}") from None
 
 
-def read_shared(saved: Path, model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
+def read_shared(saved: Path, model: GPT, optimizers: Optimizers) -> dict[str, Tensor]:
     """Every tensor, shared out as this run's model is; called by all processes."""
     whole = {} if saved.is_dir() else read_whole(saved)
     parts = _parts(saved) if saved.is_dir() else {name: (t.shape, t.dtype) for name, t in whole.items()}
-    weights = model.state_dict()
-    parameters = [[p for group in optimizer.param_groups for p in group["params"]] for optimizer in optimizers]
+    weights: dict[str, Tensor] = model.state_dict()
+    parameters: list[list[Tensor]] = [_parameters(optimizer) for optimizer in optimizers]
+    held = {id(block): _global(model, block) for block in sharded_parameters(model).values()}
+    weights |= {name: held[id(block)] for name, block in sharded_parameters(model).items()}
     room: dict[str, Tensor] = {}
     for name, (shape, dtype) in parts.items():
         kind, _, rest = name.partition(".")
@@ -105,6 +117,7 @@ def read_shared(saved: Path, model: torch.nn.Module, optimizers: Optimizers) -> 
             else:
                 number, index, _ = rest.split(".", 2)
                 like = parameters[int(number)][int(index)]
+                like = held.get(id(like), like)
         except (KeyError, ValueError, IndexError):
             raise UnreadableInput(f"the saved state does not fit this run, which has no {name}") from None
         if kind == "model" and like.shape != shape:
@@ -118,6 +131,8 @@ def read_shared(saved: Path, model: torch.nn.Module, optimizers: Optimizers) -> 
         _fill(room, saved, alone=False)
     for name, tensor in whole.items():
         room[name].copy_(_shared_like(tensor.to(room[name].device), room[name]))
+    if held:
+        return {name: local_part(tensor) for name, tensor in room.items()}
     return room
 
 
@@ -127,6 +142,16 @@ def write_shared(beside: Path, tensors: Mapping[str, Tensor]) -> None:
     from torch.distributed.checkpoint.state_dict_saver import save
 
     save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(beside), save_distributed=True))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """In the order in which its state numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _global(model: GPT, block: Tensor) -> Tensor:  # [V/N, D] -> [V, D], without a copy
+    assert isinstance(model.table, ShardedEmbedding)
+    return model.table.as_dtensor(block)
 
 
 def _parts(saved: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
