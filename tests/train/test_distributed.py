@@ -24,6 +24,7 @@ from tiebeam import Tie
 from tiebeam.corpus import build_corpus
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.train import Distribution, RunDirectory, Settings, train
+from tiebeam.train.sharing import owners
 
 SOURCES = str(Path(tiebeam.__file__).parents[1])
 TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 48, "context": 32, "batch_tokens": 256}
@@ -66,7 +67,9 @@ def start(processes, *arguments):
 
 def make_all(processes, corpus, runs, where):
     plan = where / f"plan-{processes}.json"
-    plan.write_text(json.dumps({"corpus": str(corpus.path), "runs": runs}))
+    plan.write_text(
+        json.dumps({"corpus": str(corpus.path), "runs": runs, "looks": str(where / f"looks-{processes}.json")})
+    )
     started = start(processes, distributed_worker.__file__, str(plan))
     _, told = started.communicate(timeout=200)
     assert started.returncode == 0, told[-3000:]
@@ -111,6 +114,7 @@ def runs(corpus, tmp_path_factory):
     two = cases(2, where)
     two += [
         plan_of(where / "2" / "replicas" / "float32", {}, exact=False),
+        plan_of(where / "by the clock", {"steps": None, "minutes": 0.02}),
         plan_of(where / "1-to-2", {}, resume=True),
         plan_of(where / "1-to-2-sharded", {}, "shards", resume=True),
         plan_of(where / "1-to-2-rows", {}, "rows", resume=True),
@@ -165,6 +169,12 @@ def test_in_float32_the_losses_stay_together_over_20_steps(runs):
     assert losses(runs / "2" / "replicas" / "float32") == pytest.approx(losses(runs / "alone" / "float32"), rel=2e-3)
 
 
+def test_a_run_given_in_minutes_ends_on_the_same_step_everywhere(runs):
+    records = list(RunDirectory.open(runs / "by the clock").metrics())  # it would not have ended otherwise
+    assert records[-1]["done"] == 1
+    assert records[-1]["seconds"] >= 1.2
+
+
 @pytest.mark.parametrize(("processes", "layout", "name"), CASES)
 def test_the_run_directory_is_that_of_one_process(runs, processes, layout, name):
     alone, together = runs / "alone" / name, runs / str(processes) / layout / name
@@ -197,6 +207,43 @@ def test_a_state_is_taken_up_by_another_number_of_processes(runs, name):
     whole = runs / "alone" / ("split" if "split" in name else "tied")
     assert losses(runs / name) == pytest.approx(losses(whole), rel=1e-9)
     assert len(list((runs / name).glob("resume*"))) == 1  # the older states are gone
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("layout", ["replicas", "shards", "rows"])
+def test_the_tie_is_one_parameter_at_every_stage_on_every_rank(runs, processes, layout):
+    for rank in json.loads((runs / f"looks-{processes}.json").read_text()):
+        seen = rank[layout]
+        assert seen["wrapped"] == seen["stepped"] == []  # the guard's findings
+        assert seen["unwraps"]
+        assert seen["same parameter"]
+        assert seen["held by optimizers"] == 1
+        assert seen["tables saved"] == 1
+
+
+@pytest.mark.parametrize("layout", ["replicas", "shards"])
+def test_gradients_are_exchanged_once_a_step_however_many_micro_batches(runs, layout):
+    for rank in json.loads((runs / "looks-2.json").read_text()):
+        one, three = (
+            {kind: n for kind, n in rank[layout][f"exchanged for {number}"].items() if "reduce" in kind}
+            for number in (1, 3)
+        )
+        assert one == three != {}
+
+
+def test_a_tied_table_gets_one_gradient_per_backward(runs):
+    for rank in json.loads((runs / "looks-2.json").read_text()):
+        assert rank["replicas"]["deliveries"] == rank["rows"]["deliveries"] == 4  # 1 + 3 micro-batches
+
+
+def test_muons_matrices_are_shared_out_by_what_they_cost():
+    shapes = [torch.Size(shape) for shape in [(64, 64)] * 5 + [(64, 256)] * 3 + [(8, 8)] * 7]
+    for world in (1, 2, 4):
+        costs = [0] * world
+        for shape, rank in zip(shapes, owners(shapes, world), strict=True):
+            costs[rank] += min(shape) ** 2 * (2 * max(shape) + min(shape))
+        assert max(costs) <= sum(costs) / world + max(min(s) ** 2 * (2 * max(s) + min(s)) for s in shapes)
+        assert world == 1 or min(costs) > 0
 
 
 def test_a_distributed_state_holds_no_pickle_and_one_table(runs):

@@ -95,7 +95,7 @@ class Distribution:
             part = self.world * settings.context * settings.accumulate
             raise BadRequest(
                 f"a micro-batch of {settings.batch} windows cannot be shared evenly by {self.world} processes; "
-                f"give --batch-tokens {-(-settings.batch_tokens // part) * part}, or other processes"
+                f"give --batch-tokens {-(-settings.batch_tokens // part) * part}, or another --nproc-per-node"
             )
         if self.layout == "shards" and settings.tie is not True and settings.tie is not False:
             raise BadRequest(
