@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.doctor.codes import Severity
 from tiebeam.doctor.findings import Finding
-from tiebeam.errors import BadRequest, TieBroken
+from tiebeam.errors import TieBroken
+from tiebeam.surgery.live import find_ends, unwrap
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 _SCALED = frozenset({"t5", "mt5", "umt5"})  # their output is scaled down by d**-0.5, so unit rows are right
 
 
@@ -47,7 +47,7 @@ class Guard:
 
     def ends(self) -> tuple[nn.Parameter, nn.Parameter | None]:
         """The parameters at the two ends, as the model holds them now; None where there is no head of its own."""
-        return find_ends(unwrap(self.model), *self._names)
+        return _ends(self.model, *self._names)
 
     def check(self, stage: str = "") -> tuple[Finding, ...]:
         """Look now. Returns the findings; raises nothing."""
@@ -140,41 +140,6 @@ class Guard:
             yield Finding("TB503", f"the shared table is in {', '.join(homes)}")
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, torch.compile and the like."""
-    while True:
-        for name in _WRAPPERS:
-            inner = model._modules.get(name)
-            if inner is not None and len(model._modules) == 1:
-                model = inner
-                break
-        else:
-            return model
-
-
-def find_ends(
-    model: nn.Module, embed: str | None = None, head: str | None = None
-) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """The parameters of the two ends: by name, by the Hugging Face accessors, or as the anatomy finds them."""
-    accessors: Any = model
-    if embed is None and hasattr(accessors, "get_input_embeddings"):
-        inputs, outputs = accessors.get_input_embeddings(), accessors.get_output_embeddings()
-        if inputs is not None and hasattr(inputs, "weight"):
-            return inputs.weight, getattr(outputs, "weight", None)
-    named = dict(model.named_parameters(remove_duplicate=False))
-    if embed is None:
-        from tiebeam import anatomy
-
-        found = anatomy.find_pair({n: tuple(p.shape) for n, p in named.items()}, None, None)
-        embed, head = found.embed, head or found.head
-    for name in (embed, head):
-        if name is not None and name not in named:
-            raise BadRequest(f"the model has no parameter {name!r}; it has {', '.join(list(named)[:5])} …")
-    if embed is None:
-        raise BadRequest("the model's embedding was not found; name it: guard(model, embed='...', head='...')")
-    return named[embed], named[head] if head else None
-
-
 def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """After a save: does the checkpoint say what the model is, and does it hold the model's numbers?"""
     import numpy as np
@@ -183,7 +148,7 @@ def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
     from tiebeam.inspection import inspect
     from tiebeam.pair import Tie
 
-    E, W = find_ends(unwrap(model))
+    E, W = _ends(model)
     checkpoint = open_checkpoint(path)
     report = inspect(checkpoint)
     tied = W is None or E is W or _one_storage(E, W)
@@ -202,6 +167,13 @@ def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
         saved_rows = checkpoint.rows(matrix.name, 0, rows).astype(np.float32)
         if not np.allclose(live_rows, saved_rows, rtol=1e-2, atol=1e-6, equal_nan=True):
             raise TieBroken(f"{matrix.name} in {path} does not hold the model's numbers")
+
+
+def _ends(
+    model: nn.Module, embed: str | None = None, head: str | None = None
+) -> tuple[nn.Parameter, nn.Parameter | None]:
+    E, W = find_ends(unwrap(model), embed, head)
+    return E.parameter, None if W is None else W.parameter
 
 
 def _one_storage(a: torch.Tensor, b: torch.Tensor | None) -> bool:

@@ -32,11 +32,11 @@ _SUMMED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter hangs: `module.attribute`, known to the whole model as `name`."""
+    """Where a parameter hangs: `module.attribute`, known to the whole model as `name` where that was asked for."""
 
     module: nn.Module
     attribute: str
-    name: str
+    name: str = ""
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -149,42 +149,58 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def find_ends(model: nn.Module, embed: str | None = None, head: str | None = None) -> tuple[Slot, Slot | None]:
+    """Where the two ends hang: by name, by the Hugging Face accessors, or as the anatomy finds them.
+
+    The head is None where the model has none of its own. Cheap enough to ask before every step.
+    """
+    found = _accessors(model)
+    if found[0] is None and (embed is None or head is None):
+        found = _guessed(model)
+    E, W = (_named(model, name) if name is not None else slot for name, slot in zip((embed, head), found, strict=True))
+    if E is None:
+        raise BadRequest("the model's embed was not found; name it: embed='wte.weight', head='lm_head.weight'")
+    return E, W
+
+
 def _ends(model: nn.Module, embed: str | None, head: str | None) -> tuple[Slot, Slot]:
-    named = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        for attribute in module._parameters:
-            name = f"{path}.{attribute}" if path else attribute
-            named[name] = Slot(module, attribute, name)
-    if embed is None or head is None:
-        found = _accessors(model) or _guessed(named)
-        embed, head = embed or found[0], head or found[1]
-    for end, name in (("embed", embed), ("head", head)):
-        if name is None:
-            raise BadRequest(
-                f"the model's {end} was not found; name both parameters: embed='wte.weight', head='lm_head.weight'"
-            )
-        if name not in named:
-            raise BadRequest(f"the model has no parameter {name!r}; it has {', '.join(list(named)[:5])} …")
-    assert embed is not None
-    assert head is not None
-    return named[embed], named[head]
+    """Both of them, each a parameter that can be replaced, with its name."""
+    E, W = find_ends(model, embed, head)
+    if W is None:
+        raise BadRequest(
+            "the model's head was not found; name both parameters: embed='wte.weight', head='lm_head.weight'"
+        )
+    paths = {id(module): path for path, module in model.named_modules()}
+    E, W = (slot if slot.name else _named(model, f"{paths[id(slot.module)]}.{slot.attribute}") for slot in (E, W))
+    return E, W
 
 
-def _accessors(model: Any) -> tuple[str | None, str | None] | None:
-    """The names of the ends of a Hugging Face model."""
+def _named(model: nn.Module, name: str) -> Slot:
+    path, _, attribute = name.rpartition(".")
+    try:
+        module = model.get_submodule(path)
+    except AttributeError:
+        module = None
+    if module is None or module._parameters.get(attribute) is None:
+        known = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        raise BadRequest(f"the model has no parameter {name!r}; it has {', '.join(known[:5])} …")
+    return Slot(module, attribute, name)
+
+
+def _accessors(model: Any) -> tuple[Slot | None, Slot | None]:
+    """The ends of a Hugging Face model. An adapter may stand there, whose weight belongs to what it wraps."""
     if not hasattr(model, "get_input_embeddings"):
-        return None
-    modules = (model.get_input_embeddings(), model.get_output_embeddings())
-    names: list[str | None] = []
-    for wanted in modules:
-        path = next((path for path, module in model.named_modules() if module is wanted), None)
-        names.append(f"{path}.weight" if wanted is not None and path is not None else None)
-    return names[0], names[1]
+        return None, None
+    ends = model.get_input_embeddings(), model.get_output_embeddings()
+    E, W = (Slot(end, "weight") if getattr(end, "weight", None) is not None else None for end in ends)
+    return E, W
 
 
-def _guessed(named: dict[str, Slot]) -> tuple[str | None, str | None]:
-    found = anatomy.find_pair({name: tuple(slot.parameter.shape) for name, slot in named.items()}, None, None)
-    return found.embed, found.head
+def _guessed(model: nn.Module) -> tuple[Slot | None, Slot | None]:
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    found = anatomy.find_pair(shapes, None, None)
+    E, W = (_named(model, name) if name else None for name in (found.embed, found.head))
+    return E, W
 
 
 def _tied_by_flag(model: Any) -> Iterator[Slot]:
