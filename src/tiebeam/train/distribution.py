@@ -298,10 +298,14 @@ class Distribution:
             return []
         try:
             self._store.set(f"tiebeam/here/{self.rank}", b"1")
-            time.sleep(_ROLL_CALL_SECONDS)
-            return [rank for rank in range(self.world) if not self._store.check([f"tiebeam/here/{rank}"])]
+            absent, before = list(range(self.world)), 0
+            while len(absent) != before:  # somebody has answered since: give the next one as long
+                time.sleep(_ROLL_CALL_SECONDS)
+                before = len(absent)
+                absent = [rank for rank in absent if not self._store.check([f"tiebeam/here/{rank}"])]
         except (RuntimeError, OSError):
             return []
+        return absent
 
     def speaks_first(self) -> bool:
         """True for the first that asks, so that a thing is said once."""
