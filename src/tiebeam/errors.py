@@ -24,6 +24,10 @@ class MissingExtra(UnreadableInput):
         super().__init__(f"{what} needs the extra [{extra}]; install it with: pip install 'tiebeam[{extra}]'")
 
 
+class NumbersNotRead(UnreadableInput):
+    """The names and shapes are known, the numbers are not."""
+
+
 class Unwritable(TiebeamError):
     """The target cannot be written: no room, no permission, no such place."""
 

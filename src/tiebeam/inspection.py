@@ -15,8 +15,8 @@ from typing import Any
 
 from tiebeam import anatomy
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
-from tiebeam.equality import Difference, compare
-from tiebeam.errors import UnreadableInput
+from tiebeam.equality import Difference, Equality, compare
+from tiebeam.errors import NumbersNotRead, UnreadableInput
 from tiebeam.pair import Matrix, Pair, Tie
 
 _BUFFER = re.compile(
@@ -123,7 +123,7 @@ def inspect(
         alias = next((name for name, kept in checkpoint.aliases.items() if kept == end), None)
         if alias and other is None:
             notes.append(f"the file's metadata says that {alias} is the same tensor as {end}")
-    verdict = compare(checkpoint, E.name, W.name) if E and W else None
+    verdict = _compared(checkpoint, E, W) if E and W else None
     pair = Pair(
         embed=_matrix(E),
         head=_matrix(W),
@@ -133,6 +133,10 @@ def inspect(
         one_storage=bool(E and W and E.storage == W.storage and E.strides == W.strides),
         encoder=found.has_head_by_design is False,
     )
+    if checkpoint.format == "dcp" and pair.tie is Tie.TWIN:
+        notes.append(
+            "torch writes a matrix once for each of its names: a tied model looks like this until consolidated"
+        )
     return Report(
         model=checkpoint.source,
         format=checkpoint.format,
@@ -146,6 +150,16 @@ def inspect(
         packed=found.packed,
         notes=tuple(notes),
     )
+
+
+def _compared(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+    try:
+        return compare(checkpoint, E.name, W.name)
+    except NumbersNotRead as error:
+        shapes = f"{E.name} {list(E.shape)} and {W.name} {list(W.shape)}"
+        raise UnreadableInput(
+            f"{checkpoint.source} names both {shapes}, but whether they are equal is not known: {error}"
+        ) from None
 
 
 def is_joint(checkpoint: Checkpoint) -> bool:

@@ -1,7 +1,8 @@
 """Which of the files that lie together make one model.
 
 A directory is read the way transformers reads it: `model.safetensors`, else its index, else the PyTorch
-files; what else lies there (adapters, optimizer states, a second copy in another layout) is left alone. A
+files; what else lies there (adapters, optimizer states, a second copy in another layout) is left alone. Where
+there is no whole model, a checkpoint that a training over several processes left is opened (`trees`). A
 file that is one shard of several stands for the whole set: a verdict about a part would be wrong.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.files import Files, contained
+from tiebeam.checkpoint.trees import tree_below, tree_of, tree_of_file
 from tiebeam.errors import UnreadableInput
 
 SUFFIXES = {
@@ -38,6 +40,8 @@ class FileSet:
     shards: list[str]
     index: str = ""
     weight_map: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    """Where a tree lies below the directory, with a slash; its shards are named from there."""
 
 
 def find_model(source: str, files: Files, names: list[str]) -> FileSet:
@@ -47,15 +51,25 @@ def find_model(source: str, files: Files, names: list[str]) -> FileSet:
     for index, format in _INDEXES.items():
         if index in names and not (format == "pytorch" and "pytorch_model.bin" in names):
             return indexed(source, files, names, index)
+    tree = None if "pytorch_model.bin" in names else tree_of(names, _is_weights)
+    if tree is not None:
+        return FileSet(tree.format, tree.names)
     for format, suffixes in SUFFIXES.items():
-        found = [name for name in names if name.endswith(suffixes) and not _NOT_WEIGHTS.match(name)]
+        found = [name for name in names if name.endswith(suffixes) and _is_weights(name)]
         if "pytorch_model.bin" in found:
             found = ["pytorch_model.bin"]
         if found:
             return FileSet(format, _one_model(source, format, found, names))
+    below = tree_below(source, files, names, _is_weights)
+    if below is not None:
+        return FileSet(below[1].format, below[1].names, folder=below[0])
     if any(name.startswith("adapter_model.") for name in names):
         raise UnreadableInput(f"{source} holds an adapter, not a model; name the model it was made for")
     raise UnreadableInput(_no_weights(source, names, files.folders()))
+
+
+def _is_weights(name: str) -> bool:
+    return not _NOT_WEIGHTS.match(name)
 
 
 def _no_weights(source: str, names: list[str], folders: list[str]) -> str:
@@ -116,6 +130,9 @@ def model_of_file(source: str, files: Files, names: list[str], name: str) -> Fil
     """The model that the file `name` is, or is a part of."""
     if name.endswith(".index.json"):
         return indexed(source, files, names, name)
+    tree = tree_of_file(files, names, name)
+    if tree is not None:
+        return FileSet(tree.format, tree.names)
     return FileSet(_format_of(files, name), whole_set(name, names))
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiebeam.checkpoint import safetensors
+from tiebeam.checkpoint import safetensors, trees
 from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.files import Files, LocalFiles
 from tiebeam.checkpoint.fileset import SUFFIXES, FileSet, find_model, model_of_file
@@ -63,11 +64,31 @@ def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
     """The model that these files make, or the one that the file `name` belongs to."""
     names, where = files.names(), str(files.root)
     fileset = model_of_file(where, files, names, name) if name else find_model(where, files, names)
+    if fileset.format in trees.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
+        files, fileset = _with_parent(files, fileset)
+        names = files.names()
     return open_set(source, files, names, fileset)
+
+
+def _names_in(files: LocalFiles, folder: str) -> list[str]:
+    return LocalFiles(files.root / folder).names() if folder else []
+
+
+def _with_parent(files: LocalFiles, fileset: FileSet) -> tuple[LocalFiles, FileSet]:
+    """A trainer keeps config.json and the tokenizer beside the folder of a tree: the model's directory is that one."""
+    home = Path(os.path.realpath(files.root))
+    parent = LocalFiles(home.parent)
+    try:
+        parent.size("config.json")
+    except UnreadableInput:
+        return files, fileset
+    return parent, replace(fileset, folder=f"{home.name}/{fileset.folder}")
 
 
 def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
     """A model whose files are known: its config, then the header of every shard."""
+    if fileset.format in trees.FORMATS:
+        return _open_tree(source, files, names, fileset)
     has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file says everything itself
     config = read_json(files, "config.json") if has_config else None
     checkpoint = assemble(source, fileset.format, files, fileset.shards, config)
@@ -76,6 +97,18 @@ def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> C
             if name not in checkpoint.tensors or checkpoint.tensors[name].file != shard:
                 raise UnreadableInput(f"{source}/{fileset.index} puts {name!r} in {shard}, which does not hold it")
     return checkpoint
+
+
+def _open_tree(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
+    """The config lies in the model's directory, or in the tree's own folder."""
+    from tiebeam.checkpoint.tree_opening import open_tree
+
+    tree = trees.Tree(fileset.format, fileset.shards)
+    name = "config.json"
+    if name not in names and isinstance(files, LocalFiles) and name in _names_in(files, fileset.folder):
+        name = fileset.folder + name
+    config = read_json(files, name) if name in names or name != "config.json" else None
+    return open_tree(source, files, fileset.folder, tree, config, name)
 
 
 def assemble(source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None) -> Checkpoint:

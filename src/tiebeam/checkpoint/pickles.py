@@ -11,10 +11,10 @@ The standard `pickle.Unpickler` with its `find_class` overridden would be as ine
 allocates a memo as large as the largest index a file mentions, buffers as large as a length field says, and
 hashes dictionary keys of any depth on the C stack. Here every length is checked against the bytes that are
 there, instructions are counted, the memo is a dictionary, and a dictionary keeps only its string keys (no
-weight has any other), so that a key can neither nest, collide by design, nor be unhashable. Byte strings are
-not kept either; nothing here has a use for them. A value can be mentioned any number of times at one byte each,
-so nothing on the way may take time or memory in proportion to the size of a value: builders get few arguments
-and must not copy them.
+weight has any other; a caller that needs others passes `key_name`, which spells them as strings), so that a key
+can neither nest, collide by design, nor be unhashable. Byte strings are not kept either; nothing here has a use
+for them. A value can be mentioned any number of times at one byte each, so nothing on the way may take time or
+memory in proportion to the size of a value: builders get few arguments and must not copy them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Opaque:
         self.state: object = None
 
 
+KeyName = Callable[[object], str | None]
+"""Spells a dictionary key that is not a string, in time that its size does not matter to; None drops the entry."""
 Builder = Callable[[tuple[object, ...]], object]
 """Arranges the arguments of a call, whatever they are, without copying; None when they make no sense to it."""
 
@@ -64,27 +66,36 @@ def read_pickle(
     builders: Mapping[Global, Builder],
     persistent: Builder,
     at: int = 0,
+    key_name: KeyName | None = None,
+    max_ops: int | None = None,
 ) -> tuple[Any, int]:
     """The value of the pickle that starts at `at`, and where it ends. `persistent` arranges persistent ids."""
-    return _Machine(raw, label, builders, persistent, at).run()
+    return _Machine(raw, label, builders, persistent, at, key_name).run(max_ops or MAX_OPS)
 
 
 class _Machine:
-    __slots__ = ("at", "builders", "label", "marks", "memo", "persistent", "raw", "stack")
+    __slots__ = ("at", "builders", "key_name", "label", "marks", "memo", "persistent", "raw", "stack")
 
     def __init__(
-        self, raw: bytes, label: str, builders: Mapping[Global, Builder], persistent: Builder, at: int
+        self,
+        raw: bytes,
+        label: str,
+        builders: Mapping[Global, Builder],
+        persistent: Builder,
+        at: int,
+        key_name: KeyName | None,
     ) -> None:
         self.raw, self.label, self.builders, self.persistent, self.at = raw, label, builders, persistent, at
+        self.key_name = key_name
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
-    def run(self) -> tuple[Any, int]:
+    def run(self, max_ops: int) -> tuple[Any, int]:
         raw, end = self.raw, len(self.raw)
         start = self.at
         try:
-            for _ in range(MAX_OPS):
+            for _ in range(max_ops):
                 if self.at >= end:
                     raise TruncatedPickle(f"{self.label} is truncated: its pickle does not end")
                 op = raw[self.at]
@@ -98,7 +109,7 @@ class _Machine:
             raise UnreadableInput(
                 f"{self.label} is damaged: its pickle makes no sense at byte {self.at - start:,}"
             ) from None
-        raise UnreadableInput(f"{self.label} holds a pickle of more than {MAX_OPS:,} instructions; refused as a bomb")
+        raise UnreadableInput(f"{self.label} holds a pickle of more than {max_ops:,} instructions; refused as a bomb")
 
     def take(self, count: int) -> bytes:
         if count < 0:
@@ -148,14 +159,15 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _set_items(target: object, pairs: list[Any]) -> None:
+def _set_items(m: _Machine, target: object, pairs: list[Any]) -> None:
     if type(target) is Opaque:
         target.items = target.items if target.items is not None else {}
         target = target.items
     if type(target) is dict:
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            if type(key) is str and len(key) <= _MAX_NAME:
-                target[key] = value
+            name = key if type(key) is str or m.key_name is None else m.key_name(key)
+            if type(name) is str and len(name) <= _MAX_NAME:
+                target[name] = value
 
 
 def _add_items(target: object, items: list[Any]) -> None:
@@ -246,18 +258,18 @@ def _short_tuple(count: int) -> Callable[[_Machine], None]:
 
 def _dict(m: _Machine) -> None:
     made: dict[str, object] = {}
-    _set_items(made, m.since_mark())
+    _set_items(m, made, m.since_mark())
     m.stack.append(made)
 
 
 def _setitem(m: _Machine) -> None:
     value, key = m.stack.pop(), m.stack.pop()
-    _set_items(m.stack[-1], [key, value])
+    _set_items(m, m.stack[-1], [key, value])
 
 
 def _setitems(m: _Machine) -> None:
     pairs = m.since_mark()
-    _set_items(m.stack[-1], pairs)
+    _set_items(m, m.stack[-1], pairs)
 
 
 def _append(m: _Machine) -> None:

@@ -38,8 +38,21 @@ class Block(NamedTuple):
     packing: str = ""
 
 
+class Contents(NamedTuple):
+    """What torch.save was given, as data, and where the storages that it mentions lie in the file."""
+
+    root: object
+    locate: Callable[[Storage], Block]
+
+
 def read_header(files: Files, name: str) -> Header:
     """The tensors of one PyTorch file. The metadata says where in it they were found, if not at the top."""
+    contents = read_contents(files, name)
+    return _header(contents.root, name, contents.locate)
+
+
+def read_contents(files: Files, name: str) -> Contents:
+    """Everything that one PyTorch file describes, of which nothing was called and no number read."""
     magic = files.read(name, 0, min(files.size(name), 512))
     if magic.startswith(b"PK"):
         return _read_zip(files, name)
@@ -55,7 +68,7 @@ def read_header(files: Files, name: str) -> Header:
     raise UnreadableInput(f"{name} is not a PyTorch file (it starts with {magic[:8]!r})")
 
 
-def _read_zip(files: Files, name: str) -> Header:
+def _read_zip(files: Files, name: str) -> Contents:
     archive = open_archive(files, name)
     pickled = [member for member in archive.members if member.count("/") == 1 and member.endswith("/data.pkl")]
     if len(pickled) != 1:
@@ -77,7 +90,7 @@ def _read_zip(files: Files, name: str) -> Header:
         begin = archive.begin(member.name)  # also where it is deflated: this checks its local header
         return Block(0, member.size, member.name) if member.deflated else Block(begin, member.size)
 
-    return _header(root, name, locate)
+    return Contents(root, locate)
 
 
 def _check_byte_order(archive: Archive, prefix: str) -> None:
@@ -94,7 +107,7 @@ def _refuse_big_endian(name: str, big: bool) -> None:
         )
 
 
-def _read_legacy(files: Files, name: str) -> Header:
+def _read_legacy(files: Files, name: str) -> Contents:
     """Five pickles (magic, protocol, system, objects, the keys in order), then the storages end to end."""
     size = files.size(name)
     try:
@@ -134,7 +147,7 @@ def _read_legacy(files: Files, name: str) -> Header:
         except KeyError:
             raise UnreadableInput(f"{name} mentions a storage that is not in it; it is incomplete") from None
 
-    return _header(root, name, locate)
+    return Contents(root, locate)
 
 
 def _legacy_pickles(raw: bytes, name: str) -> tuple[object, list[str], dict[str, int], int]:
@@ -170,7 +183,7 @@ def _header(root: object, file: str, locate: Callable[[Storage], Block]) -> Head
         if tensor.unreadable:
             skipped[name] = tensor.unreadable
         else:
-            tensors[name] = _tensor_info(name, tensor, file, locate)
+            tensors[name] = tensor_info(name, tensor, file, locate)
     if skipped and not tensors:
         name, reason = next(iter(skipped.items()))
         raise UnreadableInput(
@@ -186,7 +199,7 @@ def _header(root: object, file: str, locate: Callable[[Storage], Block]) -> Head
     return Header(tensors, {"tiebeam.weights_at": weights.at} if weights.at else {}, tuple(notes))
 
 
-def _tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage], Block]) -> TensorInfo:
+def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage], Block]) -> TensorInfo:
     """The view as a byte range, proved to lie inside its storage, and the storage inside the file."""
     storage: Storage = tensor.storage
     dtype = tensor.dtype if type(tensor.dtype) is str else storage.dtype

@@ -29,6 +29,8 @@ _DTYPES = {
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
     "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }  # fmt: skip
+_WRAPPER = Global("torch._utils", "_rebuild_wrapper_subclass")
+_SPREAD = ("DTensor", "ShardedTensor")
 
 
 class Storage(NamedTuple):
@@ -54,6 +56,13 @@ class Tensor(NamedTuple):
     """Why its numbers are not simply the bytes of the storage, where they are not."""
 
 
+class Spread(NamedTuple):
+    """In place of a storage: a part of a tensor that several processes hold, by the class that knows the whole."""
+
+    kind: str
+    state: Any
+
+
 def storage_of(identity: tuple[object, ...]) -> object:
     """('storage', type, key, device, elements) and, in the oldest files, (key of the part, first, elements)."""
     if len(identity) < 5 or identity[0] != "storage":
@@ -77,7 +86,7 @@ def storage_of(identity: tuple[object, ...]) -> object:
     return Storage(dtype, key, numel, first, part)
 
 
-def _element_type(dtype: object) -> str | None:
+def element_type(dtype: object) -> str | None:
     return _DTYPES.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
 
 
@@ -97,7 +106,7 @@ def _rebuild_v2(arguments: tuple[object, ...]) -> object:
 
 def _rebuild_v3(arguments: tuple[object, ...]) -> object:
     stated = arguments[6]
-    dtype = _element_type(stated)
+    dtype = element_type(stated)
     tensor = _rebuild(arguments, dtype, arguments[7] if len(arguments) > 7 else None)
     if dtype is None:
         spelled = ".".join(stated) if type(stated) is Global else "unknown"
@@ -125,13 +134,25 @@ def _rebuild_on_device(arguments: tuple[object, ...]) -> object:
     tensor, dtype, *_ = arguments
     if type(tensor) is Tensor and not tensor.unreadable:
         mine = tensor.dtype or tensor.storage.dtype
-        return tensor if mine == _element_type(dtype) else tensor._replace(unreadable="converted on loading")
+        return tensor if mine == element_type(dtype) else tensor._replace(unreadable="converted on loading")
     return None
+
+
+def _spread(kind: object, inner: tuple[object, ...], state: object) -> object:
+    """A subclass that wraps other tensors, (class, type, shape, strides, ...): the parts of several processes are."""
+    name = kind.name if type(kind) is Global else ""
+    if name not in _SPREAD:
+        return None
+    dtype = element_type(inner[1])
+    why = f"a part of a tensor that is spread over processes ({name})"
+    return Tensor(Spread(name, state), 0, inner[2], inner[3], dtype or inner[1], why)
 
 
 def _rebuild_from_type(arguments: tuple[object, ...]) -> object:
     """A subclass of Tensor: (function, class, its arguments, state). The function is one of those above."""
-    function, _, inner, *_ = arguments
+    function, kind, inner, *rest = arguments
+    if function == _WRAPPER and type(inner) is tuple and len(inner) >= 4:
+        return _spread(kind, inner, rest[0] if rest else None)
     builder = _TENSOR_BUILDERS.get(function) if type(function) is Global else None
     return builder(inner) if builder is not None and type(inner) is tuple else None
 

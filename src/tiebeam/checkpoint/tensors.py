@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tiebeam.checkpoint.joined import Joined
+
 
 class TensorInfo(NamedTuple):
     """Where a tensor lies. A tuple and not a dataclass: a 200-shard model makes thousands of them at once."""
@@ -34,7 +36,8 @@ class TensorInfo(NamedTuple):
     strides: tuple[int, ...] | None = None
     """In elements; None means row-major and dense, which is all but a few PyTorch tensors."""
     packing: str = ""
-    """Empty: plain bytes of `file`. Otherwise the zip member of `file` that must be inflated to reach them."""
+    """Empty: plain bytes of `file`. Otherwise the zip member of `file` that must be inflated to reach them, or the
+    name under which the checkpoint keeps the pieces that must be put together."""
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +67,8 @@ class Checkpoint:
 
     `config` is config.json where there is one; GGUF has none, its facts are in `metadata`. `architecture`
     is the model type as the model names itself. `aliases` maps a name that is not stored to the stored name
-    it stands for. `notes` are sentences a person should see (a guess, an ignored file).
+    it stands for. `notes` are sentences a person should see (a guess, an ignored file). `joined` has the tensors
+    that lie in pieces (a checkpoint of several processes), by their `packing`.
     """
 
     source: str
@@ -77,10 +81,13 @@ class Checkpoint:
     architecture: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    joined: Mapping[str, Joined] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Size of the files that hold tensors."""
+        """Size of the files that hold tensors; where those hold an optimizer's too, of the model's tensors."""
+        if self.joined:
+            return sum({t.storage: t.nbytes for t in self.tensors.values()}.values())
         return sum(self.files.size(name) for name in {t.file for t in self.tensors.values()})
 
     def read_bytes(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
@@ -88,6 +95,8 @@ class Checkpoint:
         info = self.tensors[name]
         end = info.nbytes if end is None else min(end, info.nbytes)
         assert 0 <= begin <= end
+        if info.packing in self.joined:
+            return self.joined[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
         if info.packing:
             from tiebeam.checkpoint.zipped import read_member
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from tiebeam.doctor import Diagnosis
     from tiebeam.inspection import Report
 
-_FORMATS = {"gguf": "GGUF", "pytorch": "PyTorch"}
+_FORMATS = {
+    "gguf": "GGUF",
+    "pytorch": "PyTorch",
+    "dcp": "PyTorch DCP",
+    "deepspeed": "DeepSpeed",
+    "ranks": "PyTorch ranks",
+}
 
 
 @click.command(short_help="The pair, the tie, the three facts, the parameters.")

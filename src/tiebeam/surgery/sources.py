@@ -18,6 +18,7 @@ from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.copying import BLOCK, Content, Made, Span
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.safetensors import read_header
+from tiebeam.checkpoint.trees import FORMATS as TREES
 from tiebeam.checkpoint.writing import Entry, arrange
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery.edits import Shard
@@ -34,6 +35,7 @@ _BESIDE_A_FILE = re.compile(
 )
 _NUMBER = re.compile(r"-(\d{5,}-of-\d{5,})\.\w+$")
 _SKIPPED_FOLDERS = {".git", ".cache", "__pycache__"}
+_FILE_SIZE = 5 << 30  # as the Hub's tools cut large models
 _UNSIGNED = {8: "U8", 16: "U16", 32: "U32", 64: "U64"}
 
 
@@ -68,9 +70,9 @@ class Material:
 
 def material_of(checkpoint: Checkpoint) -> Material:
     """The source as it is, in safetensors."""
-    files, text = local_files(checkpoint), None
+    files, text, name = local_files(checkpoint), None, checkpoint.config_name
     if checkpoint.config is not None:
-        text = files.read("config.json", 0, files.size("config.json")).decode("utf-8-sig")
+        text = files.read(name, 0, files.size(name)).decode("utf-8-sig")
     return Material(tuple(shards_of(checkpoint)), checkpoint.config, text)
 
 
@@ -94,6 +96,8 @@ def shards_of(checkpoint: Checkpoint) -> list[Shard]:
     names = sorted({info.file for info in checkpoint.tensors.values()})
     if checkpoint.format == "safetensors":
         return [_shard(checkpoint, files, name) for name in names]
+    if checkpoint.format in TREES:
+        return _gathered(checkpoint)
     return [_converted(checkpoint, name, len(names)) for name in names]
 
 
@@ -119,6 +123,24 @@ def _converted(checkpoint: Checkpoint, name: str, count: int) -> Shard:
     entries = [Entry(info.name, info.dtype, info.shape, content_of(checkpoint, info)) for info in infos]
     entries.sort(key=lambda entry: (-dtypes.BITS[entry.dtype], entry.name))
     return Shard(target, tuple(arrange(entries)), {"format": "pt"})
+
+
+def _gathered(checkpoint: Checkpoint) -> list[Shard]:
+    """A checkpoint of several processes as one file, or as many as its size asks for."""
+    entries = [Entry(info.name, info.dtype, info.shape, content_of(checkpoint, info)) for info in _by_name(checkpoint)]
+    groups: list[list[Entry]] = [[]]
+    for entry in entries:
+        if groups[-1] and sum(e.nbytes for e in groups[-1]) + entry.nbytes > _FILE_SIZE:
+            groups.append([])
+        groups[-1].append(entry)
+    many = len(groups) > 1
+    names = [f"model-{i:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
+             for i in range(1, len(groups) + 1)]  # fmt: skip
+    return [Shard(name, tuple(arrange(group)), {"format": "pt"}) for name, group in zip(names, groups, strict=True)]
+
+
+def _by_name(checkpoint: Checkpoint) -> list[TensorInfo]:
+    return sorted(checkpoint.tensors.values(), key=lambda info: (-dtypes.BITS[info.dtype], info.name))
 
 
 def content_of(checkpoint: Checkpoint, info: TensorInfo) -> Content:
@@ -163,6 +185,8 @@ def real_path(files: LocalFiles, name: str) -> Path:
 def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
     """What else lies beside the weights."""
     files = local_files(checkpoint)
+    if checkpoint.format in TREES:
+        return _beside_a_tree(checkpoint, files, target_names)
     used = {info.file for info in checkpoint.tensors.values()}
     kept: list[tuple[str, Path]] = []
     left: list[str] = []
@@ -180,6 +204,14 @@ def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
         inner_kept, inner_left = _folders(files)
         kept, left = kept + inner_kept, left + inner_left
     return Companions(tuple(kept), tuple(left))
+
+
+def _beside_a_tree(checkpoint: Checkpoint, files: LocalFiles, target_names: set[str]) -> Companions:
+    """The documents that lie with the config; the rest of a training's folder is not the model's."""
+    folder = checkpoint.config_name.rpartition("/")[0]
+    names = LocalFiles(files.root / folder).names()
+    kept = [name for name in names if _BESIDE_A_FILE.match(name) and name not in target_names]
+    return Companions(tuple((name, _checked(files, f"{folder}/{name}" if folder else name)) for name in kept), ())
 
 
 def _folders(files: LocalFiles) -> tuple[list[tuple[str, Path]], list[str]]:

@@ -1,0 +1,303 @@
+"""Checkpoints of torch.distributed.checkpoint (DCP), as FSDP and most trainers of today write them.
+
+A directory of `__RANK_N.distcp` files, each a row of blobs (torch.save of one piece of one tensor), and `.metadata`, a
+pickle that says which tensors there are, how they are cut, and where each piece lies. That pickle is read by `pickles`,
+which calls nothing: what it mentions of torch stays a record with a name. Only `.metadata` is read here; a blob is
+opened when its numbers are asked for.
+
+The Hugging Face writer of DCP makes `shard-RANK-model-N-of-M.safetensors` instead, without `.metadata`: each file's own
+header says where its pieces belong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+from tiebeam.checkpoint import safetensors
+from tiebeam.checkpoint.files import Files, contained
+from tiebeam.checkpoint.joined import Joined, Piece, Slice, Table, join
+from tiebeam.checkpoint.pickles import Global, Opaque, read_pickle
+from tiebeam.checkpoint.rebuilds import BUILDERS, MAX_DIMENSION, Tensor, element_type
+from tiebeam.checkpoint.tensors import TensorInfo
+from tiebeam.checkpoint.trees import METADATA, SHARD
+from tiebeam.checkpoint.weights import find_weights
+from tiebeam.errors import UnreadableInput
+
+_MAX_METADATA = 256 << 20  # a few hundred bytes a piece, and a tensor has one for every process
+_MAX_OPS = 16_000_000  # some 50 a piece
+_MAX_PIECES = 2_000_000
+_MAX_DIMENSIONS, _MAX_DEPTH, _MAX_PATH = 32, 48, 4096
+_MODULE = "torch.distributed.checkpoint.metadata"
+_OPTIMIZER = re.compile(r"^(\w+\.)?(optim|optimi[sz]ers?)(_\w+)?\.")
+
+
+class Stored(NamedTuple):
+    """One tensor as the metadata describes it, checked as far as it goes without the files."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    why: str = ""
+
+
+class Part(NamedTuple):
+    """The model found among everything that was saved."""
+
+    table: Table
+    at: str
+    beside: tuple[str, ...]
+    tensors_beside: int
+
+
+def read_metadata(files: Files, folder: str, names: list[str]) -> Part:
+    """The model in a DCP directory: `folder` is its path below `files`, with a slash, or empty."""
+    described: dict[str, list[Any]] = {}
+    where: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    for name in names:
+        if METADATA.match(name):
+            root = _unpickled(files, folder + name)
+            for key, record in _field(root, "state_dict_metadata", folder + name).items():
+                described.setdefault(key, []).append(record)
+            where.update(_field(root, "storage_data", folder + name))
+            planned = _state(root).get("planner_data")
+            paths.update(planned if type(planned) is dict else {})
+    left = [_MAX_PIECES]
+    tensors = {
+        key: stored
+        for key, records in described.items()
+        if (stored := _stored(key, records, where, folder, left)) is not None
+    }
+    _check_ranges(files, tensors.values(), folder)
+    return _model_part(files, folder, tensors, paths, set(described) - set(tensors))
+
+
+def _unpickled(files: Files, name: str) -> Opaque:
+    size = files.size(name)
+    if size > _MAX_METADATA:
+        raise UnreadableInput(f"{name} is {size:,} bytes; above {_MAX_METADATA:,} it is not believed")
+    root, _ = read_pickle(files.read(name, 0, size), name, BUILDERS, _nothing, key_name=_key_name, max_ops=_MAX_OPS)
+    if type(root) is not Opaque or root.kind != Global(_MODULE, "Metadata"):
+        raise UnreadableInput(f"{name} is not the metadata of a torch distributed checkpoint")
+    return root
+
+
+def _key_name(key: object) -> str | None:
+    """A MetadataIndex as a string: its tensor's name and the offsets of the piece."""
+    if type(key) is not Opaque or key.kind != Global(_MODULE, "MetadataIndex"):
+        return None
+    state = _state(key)
+    name, offsets = state.get("fqn"), state.get("offset")
+    if type(name) is not str or len(name) > 1024:
+        return None
+    if type(offsets) is not tuple or not _is_shape(offsets):
+        return name if offsets is None else None
+    return _place(name, offsets)
+
+
+def _place(name: str, offsets: tuple[int, ...]) -> str:
+    return f"{name}\0{','.join(map(str, offsets))}"
+
+
+def _is_shape(numbers: tuple[object, ...]) -> bool:
+    return len(numbers) <= _MAX_DIMENSIONS and all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers)
+
+
+def _state(record: object) -> dict[str, Any]:
+    state = record.state if type(record) is Opaque else None
+    return state if type(state) is dict else {}
+
+
+def _field(root: Opaque, field: str, file: str) -> dict[str, Any]:
+    value = _state(root).get(field)
+    if type(value) is not dict:
+        raise UnreadableInput(f"{file} is damaged: it has no {field}")
+    return value
+
+
+def _stored(name: str, records: list[Any], where: Mapping[str, Any], folder: str, left: list[int]) -> Stored | None:
+    """The tensor that one record (or one of every process) describes; None for what is not a tensor."""
+    pieces: dict[str, Piece] = {}
+    dtype, shape, why = None, None, ""
+    for record in records:
+        if type(record) is not Opaque or record.kind != Global(_MODULE, "TensorStorageMetadata"):
+            return None
+        state = _state(record)
+        properties = state.get("properties")
+        stated = properties.state if type(properties) is Opaque else None
+        kind = stated[0] if type(stated) is tuple and stated else _state(properties).get("dtype")
+        mine, size, chunks = element_type(kind), state.get("size"), state.get("chunks")
+        if type(size) is not tuple or not _is_shape(size) or type(chunks) is not list:
+            raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
+        if mine is None:
+            mine, why = (
+                "U8",
+                f"{'.'.join(kind) if type(kind) is Global else 'unknown'} is not an element type read here",
+            )
+        if dtype is not None and (mine, size) != (dtype, shape):
+            raise UnreadableInput(f"the metadata files in {folder or '.'} disagree about {name!r}")
+        dtype, shape = mine, size
+        if prod(n or 1 for n in size) > MAX_DIMENSION:
+            raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
+        left[0] -= len(chunks)
+        if left[0] < 0:
+            raise UnreadableInput(f"{folder}.metadata names more than {_MAX_PIECES:,} pieces; refused as a bomb")
+        for chunk in chunks:
+            offsets, sizes = _state(chunk).get("offsets"), _state(chunk).get("sizes")
+            if type(offsets) is not tuple or type(sizes) is not tuple or not _is_shape(offsets + sizes):
+                raise UnreadableInput(f"{folder}.metadata has a piece of {name!r} that makes no sense")
+            key = _place(name, offsets)
+            info = _state(where.get(key))
+            if info.get("transform_descriptors"):
+                why = "they went through an extension of the writer (compression, perhaps) that is not known here"
+            pieces[key] = _piece(name, offsets, sizes, info, folder)
+    assert dtype is not None
+    assert shape is not None
+    return Stored(name, dtype, shape, tuple(pieces.values()), why)
+
+
+def _piece(name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], info: dict[str, Any], folder: str) -> Piece:
+    path, begin, length = info.get("relative_path"), info.get("offset"), info.get("length")
+    if type(path) is not str or type(begin) is not int or type(length) is not int or len(path) > _MAX_PATH:
+        raise UnreadableInput(f"{folder}.metadata does not say where {name!r} lies; the save was not finished")
+    file = folder + contained(path, f"{folder}.metadata")
+    if not (0 <= begin <= MAX_DIMENSION and 0 <= length <= MAX_DIMENSION):
+        raise UnreadableInput(f"{folder}.metadata puts {name!r} at bytes that no file can have")
+    return Piece(offsets, sizes, file, partial(_locate, name, file, begin, length), (file, begin, length))
+
+
+def _check_ranges(files: Files, tensors: Any, folder: str) -> None:
+    """Every blob inside its file, and every file there."""
+    sizes: dict[str, int] = {}
+    for stored in tensors:
+        for piece in stored.pieces:
+            file, begin, length = piece.identity
+            if file not in sizes:
+                try:
+                    sizes[file] = files.size(file)
+                except UnreadableInput as error:
+                    raise UnreadableInput(f"{error}, and {folder}.metadata puts {stored.name!r} there") from None
+            if begin + length > sizes[file]:
+                raise UnreadableInput(
+                    f"{file} is truncated: {stored.name!r} ends at byte {begin + length:,}, and it has {sizes[file]:,}"
+                )
+
+
+def _locate(name: str, file: str, begin: int, length: int, files: Files) -> TensorInfo:
+    """The numbers inside a blob: what torch.save wrote, or, by the other writer, the tensor of a safetensors file."""
+    from tiebeam.checkpoint.pytorch import read_contents, tensor_info
+
+    if files.head(file, 16)[1][8:9] == b"{":
+        found = safetensors.read_header(files, file).tensors.get(name)
+        if found is None:
+            raise UnreadableInput(f"{file} does not hold {name!r}, where the metadata puts it")
+        return found
+    blob = Slice(files, file, begin, begin + length)
+    contents = read_contents(blob, file)
+    if type(contents.root) is not Tensor:
+        raise UnreadableInput(f"{file} does not hold a tensor at byte {begin:,}, where {name!r} should be")
+    if contents.root.unreadable:
+        raise UnreadableInput(f"{file}: {name!r} is {contents.root.unreadable}")
+    info = tensor_info(name, contents.root, file, contents.locate)
+    return info if info.packing else info._replace(begin=info.begin + begin, end=info.end + begin)
+
+
+def _model_part(
+    files: Files, folder: str, tensors: Mapping[str, Stored], paths: Mapping[str, Any], others: set[str]
+) -> Part:
+    """Names are flattened paths; the paths, where they were kept, say where the model is among the rest."""
+    tree: dict[str, Any] = {}
+    for name in (*tensors, *others):
+        stored = tensors.get(name)
+        leaf = Tensor(stored, 0, stored.shape, (), stored.dtype) if stored else None
+        _plant(tree, _path(name, paths.get(name)), leaf)
+    weights = find_weights(tree, f"{folder}.metadata")
+    table, optimizer = Table(), 0
+    for name, tensor in weights.tensors.items():
+        stored = tensor.storage
+        if _OPTIMIZER.match(name):
+            optimizer += 1
+            continue
+        label = f"{stored.name!r} in {folder or './'}"
+        if stored.why:
+            joined = Joined(stored.dtype, stored.shape, why=stored.why)
+        else:
+            joined = join(files, stored.dtype, stored.shape, stored.pieces, label)
+        table.add(name, stored.shape, joined)
+    beside = tuple(key for key, _ in _children(tree, weights.at) if key not in weights.at.split("."))
+    return Part(table, weights.at, beside, len(tensors) - len(table.tensors))
+
+
+def _path(name: str, path: object) -> tuple[str, ...]:
+    if type(path) is tuple and 0 < len(path) <= _MAX_DEPTH and all(type(part) in (str, int) for part in path):
+        return tuple(str(part)[:1024] for part in path)
+    return (name,)
+
+
+def _plant(tree: dict[str, Any], path: tuple[str, ...], leaf: object) -> None:
+    for part in path[:-1]:
+        below = tree.setdefault(part, {})
+        if type(below) is not dict:  # a name that is a tensor and a level at once: no tree of dictionaries has one
+            raise UnreadableInput(f"the metadata's paths contradict each other at {part!r}")
+        tree = below
+    if path[-1] in tree:
+        raise UnreadableInput(f"the metadata has two entries at {'.'.join(path)!r}")
+    tree[path[-1]] = leaf
+
+
+def _children(tree: dict[str, Any], at: str) -> Iterator[tuple[str, object]]:
+    """What lies beside the model at the top level and holds something of its own."""
+    if at:
+        yield from ((key, value) for key, value in tree.items() if type(value) is dict)
+
+
+def read_shards(files: Files, folder: str, names: list[str]) -> Table:
+    """The model in shards of the Hugging Face writer, each with its offsets in the header."""
+    cut: dict[str, list[Piece]] = {}
+    types: dict[str, str] = {}
+    for name in names:
+        if not SHARD.match(name):
+            continue
+        header = safetensors.read_header(files, folder + name)
+        offsets = _sharding(header.metadata.get("DCP_SHARDING_INFO"), folder + name)
+        for key, info in header.tensors.items():
+            entry = offsets.get(key)
+            at = entry.get("saved_offsets") if isinstance(entry, dict) else None
+            if not isinstance(at, list) or not _is_shape(tuple(at)) or len(at) != len(info.shape):
+                raise UnreadableInput(f"{folder + name} does not say which part of {key!r} it holds")
+            if types.setdefault(key, info.dtype) != info.dtype:
+                raise UnreadableInput(f"{folder or './'} holds {key!r} in two types, {types[key]} and {info.dtype}")
+            identity = (info.file, info.begin, info.end)
+            cut.setdefault(key, []).append(Piece(tuple(at), info.shape, info.file, partial(_known, info), identity))
+    table = Table()
+    for key, pieces in cut.items():
+        ends = [[o + n for o, n in zip(p.offsets, p.sizes, strict=True)] for p in pieces]
+        if len({len(end) for end in ends}) > 1:
+            raise UnreadableInput(f"{folder or './'} holds pieces of {key!r} that do not fit together")
+        shape = tuple(max(axis) for axis in zip(*ends, strict=True))
+        table.add(key, shape, join(files, types[key], shape, pieces, f"{key!r} in {folder or './'}"))
+    return table
+
+
+def _known(info: TensorInfo, files: Files) -> TensorInfo:
+    return info
+
+
+def _sharding(text: object, file: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise UnreadableInput(f"{file} is named like a shard of a distributed save, but its header has no offsets")
+    return document
+
+
+def _nothing(identity: tuple[object, ...]) -> object:
+    return None

@@ -1,0 +1,142 @@
+"""Checkpoints as trees: folders that a training over several processes left, before anyone consolidated them.
+
+Four kinds: torch's distributed checkpoint (DCP), its Hugging Face shards, DeepSpeed's, and one file per process. Here
+they are told apart by their file names alone and looked for one level down (a trainer's `checkpoint-500/` holds
+`pytorch_model_fsdp_0/`); `tree_opening` opens them, each kind by a reader of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiebeam.checkpoint.files import Files, LocalFiles, contained
+from tiebeam.errors import UnreadableInput
+
+FORMATS = ("dcp", "deepspeed", "ranks")
+
+METADATA = re.compile(r"^(__\d+)?\.metadata$")
+BLOB = re.compile(r"\.distcp$")
+SHARD = re.compile(r"^shard-\d{5,}-model-\d{5,}-of-\d{5,}\.safetensors$")
+
+# DeepSpeed: the states of one process, with whole weights or a part of each; a layer of a pipeline
+_STATES = re.compile(r"_(model|optim)_states\.pt$|-model_states\.pt$")
+WHOLE = re.compile(r"^mp_rank_(?P<mp>\d+)_model_states\.pt$")
+CUT = re.compile(r"^zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt$")
+LAYER = re.compile(r"^layer_\d+(-model_\d+)?-model_states\.pt$")
+
+RANKED = re.compile(r"^(?P<stem>.+?)[_-]rank[_-]?(?P<rank>\d{1,6})(?P<suffix>\.(?:pt|pth|bin|ckpt))$")
+
+_MEGATRON = re.compile(r"^mp_rank_\d+(_\d+)*$")
+_NOT_MODELS = re.compile(r"^(optimizer|optim|scheduler|dataloader|sampler|ema|\.|tokenizer)")
+_MAX_FOLDERS = 1000
+
+
+class Tree(NamedTuple):
+    """A kind, and the files of the folder that holds it."""
+
+    format: str
+    names: list[str]
+
+
+def tree_of(names: list[str], is_weights: Callable[[str], bool]) -> Tree | None:
+    """What the files of one folder are, where they are a tree's."""
+    if any(METADATA.match(name) or BLOB.search(name) for name in names):
+        return Tree("dcp", [name for name in names if METADATA.match(name) or BLOB.search(name)])
+    if shards := [name for name in names if SHARD.match(name)]:
+        return Tree("dcp", shards)
+    if _is_deepspeed(names):
+        return Tree("deepspeed", [name for name in names if _STATES.search(name)])
+    for name in names:
+        if is_weights(name) and (found := rank_set(name, names)):
+            return Tree("ranks", list(found.values()))
+    return None
+
+
+def rank_set(name: str, names: list[str]) -> dict[int, str]:
+    """The files of every process that `name` belongs with, itself among them; empty when it is not one of several."""
+    match = RANKED.match(name)
+    if not match:
+        return {}
+    found = {
+        int(other["rank"]): other.string
+        for other in map(RANKED.match, names)
+        if other and (other["stem"], other["suffix"]) == (match["stem"], match["suffix"])
+    }
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+def _is_deepspeed(names: list[str]) -> bool:
+    return any(WHOLE.match(name) or CUT.match(name) or LAYER.match(name) for name in names)
+
+
+def tree_of_file(files: Files, names: list[str], name: str) -> Tree | None:
+    """The tree that a file is a part of, when it says nothing by itself."""
+    if METADATA.match(name) or BLOB.search(name) or SHARD.match(name):
+        return tree_of(names, bool)
+    if _STATES.search(name) and _is_deepspeed(names) and not LAYER.match(name):
+        return tree_of(names, bool)
+    found = rank_set(name, names)
+    if found:
+        from tiebeam.checkpoint.ranks import is_spread
+
+        return Tree("ranks", list(found.values())) if is_spread(files, name) else None
+    return None
+
+
+def tree_below(
+    source: str, files: Files, names: list[str], is_weights: Callable[[str], bool]
+) -> tuple[str, Tree] | None:
+    """The one folder in this one that holds a tree, with a slash, and the tree."""
+    if not isinstance(files, LocalFiles):
+        return None
+    if "latest" in names:
+        folder = _latest(files)
+        tree = tree_of(_names_in(files, folder), is_weights)
+        if tree is not None:
+            return f"{folder}/", tree
+        raise UnreadableInput(
+            f"{source}/latest names the folder {folder}, which holds no checkpoint; name one yourself"
+        )
+    folders = files.folders()[:_MAX_FOLDERS]
+    parallel = [folder for folder in folders if _MEGATRON.match(folder)]
+    if parallel and any(name.endswith(".pt") for name in _names_in(files, parallel[0])):
+        raise UnreadableInput(
+            f"{source} is a checkpoint of Megatron, cut over {len(parallel)} processes ({parallel[0]} …), and does not "
+            "say along which dimensions; convert it with Megatron's own tools/checkpoint/convert.py, or save it as "
+            "torch_dist"
+        )
+    found = {}
+    for folder in folders:
+        if not _NOT_MODELS.match(folder):
+            tree = tree_of(_names_in(files, folder), is_weights)
+            if tree is not None and (tree.format != "dcp" or _is_finished(tree)):
+                found[folder] = tree
+    if len(found) > 1:
+        some = ", ".join(list(found)[:3]) + (" …" if len(found) > 3 else "")
+        raise UnreadableInput(
+            f"{source} holds {len(found)} checkpoints that are not consolidated ({some}); name one, as "
+            f"{source}/{list(found)[-1]}"
+        )
+    return next(((f"{folder}/", tree) for folder, tree in found.items()), None)
+
+
+def _latest(files: Files) -> str:
+    """The folder that the file `latest` names."""
+    size, raw = files.head("latest", 4096)
+    name = raw.decode("utf-8", "backslashreplace").strip()
+    if size > 4096 or not name or "\n" in name:
+        raise UnreadableInput("the file latest does not name a folder; name one of the global_step folders yourself")
+    return contained(name, "latest")
+
+
+def _is_finished(tree: Tree) -> bool:
+    return any(METADATA.match(name) or SHARD.match(name) for name in tree.names)
+
+
+def _names_in(files: LocalFiles, folder: str) -> list[str]:
+    try:
+        return LocalFiles(files.root / folder).names()
+    except UnreadableInput:  # gone, or not ours to read: not a checkpoint of this user's
+        return []
