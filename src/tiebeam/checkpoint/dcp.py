@@ -218,11 +218,10 @@ def _model_part(
         leaf = Tensor(stored, 0, stored.shape, (), stored.dtype) if stored else None
         _plant(tree, _path(name, paths.get(name)), leaf)
     weights = find_weights(tree, f"{folder}.metadata")
-    table, optimizer = Table(), 0
+    table = Table()
     for name, tensor in weights.tensors.items():
         stored = tensor.storage
         if _OPTIMIZER.match(name):
-            optimizer += 1
             continue
         label = f"{stored.name!r} in {folder or './'}"
         if stored.why:
@@ -230,8 +229,7 @@ def _model_part(
         else:
             joined = join(files, stored.dtype, stored.shape, stored.pieces, label)
         table.add(name, stored.shape, joined)
-    beside = tuple(key for key, _ in _children(tree, weights.at) if key not in weights.at.split("."))
-    return Part(table, weights.at, beside, len(tensors) - len(table.tensors))
+    return Part(table, weights.at, tuple(_beside(tree, weights.at)), len(tensors) - len(table.tensors))
 
 
 def _path(name: str, path: object) -> tuple[str, ...]:
@@ -251,10 +249,15 @@ def _plant(tree: dict[str, Any], path: tuple[str, ...], leaf: object) -> None:
     tree[path[-1]] = leaf
 
 
-def _children(tree: dict[str, Any], at: str) -> Iterator[tuple[str, object]]:
-    """What lies beside the model at the top level and holds something of its own."""
-    if at:
-        yield from ((key, value) for key, value in tree.items() if type(value) is dict)
+def _beside(tree: dict[str, Any], at: str) -> Iterator[str]:
+    """What else lies in the levels that were passed on the way to the model."""
+    passed = ""
+    while at:
+        key = next((key for key in tree if at == key or at.startswith(f"{key}.")), None)
+        if key is None or type(tree[key]) is not dict:
+            return
+        yield from (passed + other for other, value in tree.items() if other != key and type(value) is dict)
+        passed, at, tree = f"{passed}{key}.", at[len(key) + 1 :], tree[key]
 
 
 def read_shards(files: Files, folder: str, names: list[str]) -> Table:
