@@ -37,12 +37,13 @@ _OPTIMIZER = re.compile(r"^(\w+\.)?(optim|optimi[sz]ers?)(_\w+)?\.")
 
 
 class Stored(NamedTuple):
-    """One tensor as the metadata describes it, checked as far as it goes without the files."""
+    """One tensor as the metadata describes it; where its pieces lie is looked up for the model's tensors only."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    chunks: tuple[list[Any], ...]
+    """One list, or one of every process."""
     why: str = ""
 
 
@@ -68,14 +69,9 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> Part:
             where.update(_field(root, "storage_data", folder + name))
             planned = _state(root).get("planner_data")
             paths.update(planned if type(planned) is dict else {})
-    left = [_MAX_PIECES]
-    tensors = {
-        key: stored
-        for key, records in described.items()
-        if (stored := _stored(key, records, where, folder, left)) is not None
-    }
-    _check_ranges(files, tensors.values(), folder)
-    return _model_part(files, folder, tensors, paths, set(described) - set(tensors))
+    tensors = {key: stored for key, records in described.items() if (stored := _stored(key, records, folder))}
+    blobs = _Blobs(files, folder, where)
+    return _model_part(blobs, tensors, paths, set(described) - set(tensors))
 
 
 def _unpickled(files: Files, name: str) -> Opaque:
@@ -121,10 +117,9 @@ def _field(root: Opaque, field: str, file: str) -> dict[str, Any]:
     return value
 
 
-def _stored(name: str, records: list[Any], where: Mapping[str, Any], folder: str, left: list[int]) -> Stored | None:
+def _stored(name: str, records: list[Any], folder: str) -> Stored | None:
     """The tensor that one record (or one of every process) describes; None for what is not a tensor."""
-    pieces: dict[str, Piece] = {}
-    dtype, shape, why = None, None, ""
+    found: Stored | None = None
     for record in records:
         if type(record) is not Opaque or record.kind != Global(_MODULE, "TensorStorageMetadata"):
             return None
@@ -132,72 +127,86 @@ def _stored(name: str, records: list[Any], where: Mapping[str, Any], folder: str
         properties = state.get("properties")
         stated = properties.state if type(properties) is Opaque else None
         kind = stated[0] if type(stated) is tuple and stated else _state(properties).get("dtype")
-        mine, size, chunks = element_type(kind), state.get("size"), state.get("chunks")
+        size, chunks = state.get("size"), state.get("chunks")
         if type(size) is not tuple or not _is_shape(size) or type(chunks) is not list:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
-        if mine is None:
-            mine, why = (
-                "U8",
-                f"{'.'.join(kind) if type(kind) is Global else 'unknown'} is not an element type read here",
-            )
-        if dtype is not None and (mine, size) != (dtype, shape):
-            raise UnreadableInput(f"the metadata files in {folder or '.'} disagree about {name!r}")
-        dtype, shape = mine, size
         if prod(n or 1 for n in size) > MAX_DIMENSION:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
-        left[0] -= len(chunks)
-        if left[0] < 0:
-            raise UnreadableInput(f"{folder}.metadata names more than {_MAX_PIECES:,} pieces; refused as a bomb")
-        for chunk in chunks:
+        dtype, why = element_type(kind), ""
+        if dtype is None:
+            spelled = ".".join(kind) if type(kind) is Global else "unknown"
+            dtype, why = "U8", f"the element type {spelled} is not read here"
+        if found is not None and (dtype, size) != (found.dtype, found.shape):
+            raise UnreadableInput(f"the metadata files in {folder or '.'} disagree about {name!r}")
+        found = Stored(name, dtype, size, (*(found.chunks if found else ()), chunks), why)
+    return found
+
+
+class _Blobs:
+    """Where pieces lie: the metadata's answers, checked against the files that are there."""
+
+    def __init__(self, files: Files, folder: str, where: Mapping[str, Any]) -> None:
+        self.files, self.folder, self._where = files, folder, where
+        self._left = _MAX_PIECES
+        self._opened: dict[str, tuple[int, Mapping[str, TensorInfo] | None]] = {}
+
+    def join(self, stored: Stored) -> Joined:
+        """The tensor from its pieces."""
+        self._left -= sum(map(len, stored.chunks))
+        if self._left < 0:
+            raise UnreadableInput(f"{self.folder}.metadata names more than {_MAX_PIECES:,} pieces; refused as a bomb")
+        pieces: dict[str, Piece] = {}
+        why = stored.why
+        for chunk in (chunk for chunks in stored.chunks for chunk in chunks):
             offsets, sizes = _state(chunk).get("offsets"), _state(chunk).get("sizes")
             if type(offsets) is not tuple or type(sizes) is not tuple or not _is_shape(offsets + sizes):
-                raise UnreadableInput(f"{folder}.metadata has a piece of {name!r} that makes no sense")
-            key = _place(name, offsets)
-            info = _state(where.get(key))
+                raise UnreadableInput(f"{self.folder}.metadata has a piece of {stored.name!r} that makes no sense")
+            if not prod(sizes):
+                continue  # a process that got nothing
+            key = _place(stored.name, offsets)
+            info = _state(self._where.get(key))
             if info.get("transform_descriptors"):
-                why = "they went through an extension of the writer (compression, perhaps) that is not known here"
-            pieces[key] = _piece(name, offsets, sizes, info, folder)
-    assert dtype is not None
-    assert shape is not None
-    return Stored(name, dtype, shape, tuple(pieces.values()), why)
-
-
-def _piece(name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], info: dict[str, Any], folder: str) -> Piece:
-    path, begin, length = info.get("relative_path"), info.get("offset"), info.get("length")
-    if type(path) is not str or type(begin) is not int or type(length) is not int or len(path) > _MAX_PATH:
-        raise UnreadableInput(f"{folder}.metadata does not say where {name!r} lies; the save was not finished")
-    file = folder + contained(path, f"{folder}.metadata")
-    if not (0 <= begin <= MAX_DIMENSION and 0 <= length <= MAX_DIMENSION):
-        raise UnreadableInput(f"{folder}.metadata puts {name!r} at bytes that no file can have")
-    return Piece(offsets, sizes, file, partial(_locate, name, file, begin, length), (file, begin, length))
-
-
-def _check_ranges(files: Files, tensors: Any, folder: str) -> None:
-    """Every blob inside its file, and every file there."""
-    sizes: dict[str, int] = {}
-    for stored in tensors:
-        for piece in stored.pieces:
-            file, begin, length = piece.identity
-            if file not in sizes:
-                try:
-                    sizes[file] = files.size(file)
-                except UnreadableInput as error:
-                    raise UnreadableInput(f"{error}, and {folder}.metadata puts {stored.name!r} there") from None
-            if begin + length > sizes[file]:
-                raise UnreadableInput(
-                    f"{file} is truncated: {stored.name!r} ends at byte {begin + length:,}, and it has {sizes[file]:,}"
+                why = (
+                    why or "they went through an extension of the writer (compression, perhaps) that is not known here"
                 )
+            pieces[key] = self._piece(stored.name, offsets, sizes, info)
+        if why:
+            return Joined(stored.dtype, stored.shape, why=why)
+        label = f"{stored.name!r} in {self.folder or './'}"
+        return join(self.files, stored.dtype, stored.shape, pieces.values(), label)
+
+    def _piece(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], info: dict[str, Any]) -> Piece:
+        path, begin, length = info.get("relative_path"), info.get("offset"), info.get("length")
+        if type(path) is not str or type(begin) is not int or type(length) is not int or len(path) > _MAX_PATH:
+            raise UnreadableInput(f"{self.folder}.metadata does not say where {name!r} lies; the save was not finished")
+        if not (0 <= begin <= MAX_DIMENSION and 0 <= length <= MAX_DIMENSION):
+            raise UnreadableInput(f"{self.folder}.metadata puts {name!r} at bytes that no file can have")
+        file = self.folder + contained(path, f"{self.folder}.metadata")
+        size, tensors = self._open(file, name)
+        if tensors is not None:  # a safetensors file: the metadata's offsets mean nothing, its own header's do
+            found = tensors.get(name)
+            if found is None:
+                raise UnreadableInput(f"{file} does not hold {name!r}, where {self.folder}.metadata puts it")
+            return Piece(offsets, sizes, file, partial(_known, found), (file, found.begin, found.end))
+        if begin + length > size:
+            raise UnreadableInput(f"{file} is truncated: {name!r} ends at byte {begin + length:,}, and it has {size:,}")
+        return Piece(offsets, sizes, file, partial(_locate, name, file, begin, length), (file, begin, length))
+
+    def _open(self, file: str, name: str) -> tuple[int, Mapping[str, TensorInfo] | None]:
+        if file not in self._opened:
+            try:
+                size, magic = self.files.head(file, 16)
+            except UnreadableInput as error:
+                raise UnreadableInput(f"{error}, and {self.folder}.metadata puts {name!r} there") from None
+            tensors = safetensors.read_header(self.files, file).tensors if magic[8:9] == b"{" else None
+            self._opened[file] = size, tensors
+        return self._opened[file]
 
 
 def _locate(name: str, file: str, begin: int, length: int, files: Files) -> TensorInfo:
-    """The numbers inside a blob: what torch.save wrote, or, by the other writer, the tensor of a safetensors file."""
+    """The numbers inside a blob, which is a file of torch.save."""
     from tiebeam.checkpoint.pytorch import read_contents, tensor_info
 
-    if files.head(file, 16)[1][8:9] == b"{":
-        found = safetensors.read_header(files, file).tensors.get(name)
-        if found is None:
-            raise UnreadableInput(f"{file} does not hold {name!r}, where the metadata puts it")
-        return found
     blob = Slice(files, file, begin, begin + length)
     contents = read_contents(blob, file)
     if type(contents.root) is not Tensor:
@@ -208,27 +217,20 @@ def _locate(name: str, file: str, begin: int, length: int, files: Files) -> Tens
     return info if info.packing else info._replace(begin=info.begin + begin, end=info.end + begin)
 
 
-def _model_part(
-    files: Files, folder: str, tensors: Mapping[str, Stored], paths: Mapping[str, Any], others: set[str]
-) -> Part:
+def _model_part(blobs: _Blobs, tensors: Mapping[str, Stored], paths: Mapping[str, Any], others: set[str]) -> Part:
     """Names are flattened paths; the paths, where they were kept, say where the model is among the rest."""
     tree: dict[str, Any] = {}
     for name in (*tensors, *others):
         stored = tensors.get(name)
         leaf = Tensor(stored, 0, stored.shape, (), stored.dtype) if stored else None
         _plant(tree, _path(name, paths.get(name)), leaf)
-    weights = find_weights(tree, f"{folder}.metadata")
+    weights = find_weights(tree, f"{blobs.folder}.metadata")
     table = Table()
     for name, tensor in weights.tensors.items():
         stored = tensor.storage
         if _OPTIMIZER.match(name):
             continue
-        label = f"{stored.name!r} in {folder or './'}"
-        if stored.why:
-            joined = Joined(stored.dtype, stored.shape, why=stored.why)
-        else:
-            joined = join(files, stored.dtype, stored.shape, stored.pieces, label)
-        table.add(name, stored.shape, joined)
+        table.add(name, stored.shape, blobs.join(stored))
     return Part(table, weights.at, tuple(_beside(tree, weights.at)), len(tensors) - len(table.tensors))
 
 
