@@ -29,7 +29,7 @@ from tiebeam.checkpoint.weights import find_weights
 from tiebeam.errors import UnreadableInput
 
 _MAX_METADATA = 256 << 20  # a few hundred bytes a piece, and a tensor has one for every process
-_MAX_OPS = 16_000_000  # some 50 a piece
+_MAX_OPS = 32_000_000  # some 70 a piece
 _MAX_PIECES = 2_000_000
 _MAX_DIMENSIONS, _MAX_DEPTH, _MAX_PATH = 32, 48, 4096
 _MODULE = "torch.distributed.checkpoint.metadata"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.files import Files, contained
-from tiebeam.checkpoint.trees import tree_below, tree_of, tree_of_file
+from tiebeam.checkpoint.trees import NOT_WEIGHTS, tree_below, tree_of, tree_of_file
 from tiebeam.errors import UnreadableInput
 
 SUFFIXES = {
@@ -26,10 +26,6 @@ SUFFIXES = {
 _INDEXES = {"model.safetensors.index.json": "safetensors", "pytorch_model.bin.index.json": "pytorch"}
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>\.[A-Za-z0-9]+)$")
 _MAX_SHARDS = 100_000
-# Beside the weights of a training run, an adapter or a quantised model; never the model itself.
-_NOT_WEIGHTS = re.compile(
-    r"^(adapter_|training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|mmproj|imatrix|.*\.index\.)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +47,21 @@ def find_model(source: str, files: Files, names: list[str]) -> FileSet:
     for index, format in _INDEXES.items():
         if index in names and not (format == "pytorch" and "pytorch_model.bin" in names):
             return indexed(source, files, names, index)
-    tree = None if "pytorch_model.bin" in names else tree_of(names, _is_weights)
+    tree = None if "pytorch_model.bin" in names else tree_of(names)
     if tree is not None:
         return FileSet(tree.format, tree.names)
     for format, suffixes in SUFFIXES.items():
-        found = [name for name in names if name.endswith(suffixes) and _is_weights(name)]
+        found = [name for name in names if name.endswith(suffixes) and not NOT_WEIGHTS.match(name)]
         if "pytorch_model.bin" in found:
             found = ["pytorch_model.bin"]
         if found:
             return FileSet(format, _one_model(source, format, found, names))
-    below = tree_below(source, files, names, _is_weights)
+    below = tree_below(source, files, names)
     if below is not None:
         return FileSet(below[1].format, below[1].names, folder=below[0])
     if any(name.startswith("adapter_model.") for name in names):
         raise UnreadableInput(f"{source} holds an adapter, not a model; name the model it was made for")
     raise UnreadableInput(_no_weights(source, names, files.folders()))
-
-
-def _is_weights(name: str) -> bool:
-    return not _NOT_WEIGHTS.match(name)
 
 
 def _no_weights(source: str, names: list[str], folders: list[str]) -> str:

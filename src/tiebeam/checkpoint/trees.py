@@ -8,7 +8,7 @@ they are told apart by their file names alone and looked for one level down (a t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tiebeam.checkpoint.files import Files, LocalFiles, contained
@@ -28,6 +28,10 @@ LAYER = re.compile(r"^layer_\d+(-model_\d+)?-model_states\.pt$")
 
 RANKED = re.compile(r"^(?P<stem>.+?)[_-]rank[_-]?(?P<rank>\d{1,6})(?P<suffix>\.(?:pt|pth|bin|ckpt))$")
 
+# Beside the weights of a training run, an adapter or a quantised model; never the model itself.
+NOT_WEIGHTS = re.compile(
+    r"^(adapter_|training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|mmproj|imatrix|.*\.index\.)"
+)
 _MEGATRON = re.compile(r"^mp_rank_\d+(_\d+)*$")
 _NOT_MODELS = re.compile(r"^(optimizer|optim|scheduler|dataloader|sampler|ema|\.|tokenizer)")
 _MAX_FOLDERS = 1000
@@ -40,7 +44,7 @@ class Tree(NamedTuple):
     names: list[str]
 
 
-def tree_of(names: list[str], is_weights: Callable[[str], bool]) -> Tree | None:
+def tree_of(names: list[str]) -> Tree | None:
     """What the files of one folder are, where they are a tree's."""
     if any(METADATA.match(name) or BLOB.search(name) for name in names):
         return Tree("dcp", [name for name in names if METADATA.match(name) or BLOB.search(name)])
@@ -48,23 +52,31 @@ def tree_of(names: list[str], is_weights: Callable[[str], bool]) -> Tree | None:
         return Tree("dcp", shards)
     if _is_deepspeed(names):
         return Tree("deepspeed", [name for name in names if _STATES.search(name)])
-    for name in names:
-        if is_weights(name) and (found := rank_set(name, names)):
-            return Tree("ranks", list(found.values()))
+    for ranked in _rank_sets(name for name in names if not NOT_WEIGHTS.match(name)).values():
+        if len(ranked) > 1:
+            return Tree("ranks", list(ranked.values()))
     return None
 
 
-def rank_set(name: str, names: list[str]) -> dict[int, str]:
+def is_model_tree(folder: str, names: list[str]) -> bool:
+    """Whether a folder of that name, with these files, is a model that was saved by several processes."""
+    tree = None if _NOT_MODELS.match(folder) else tree_of(names)
+    return tree is not None and (tree.format != "dcp" or _is_finished(tree))
+
+
+def rank_set(name: str, names: Iterable[str]) -> dict[int, str]:
     """The files of every process that `name` belongs with, itself among them; empty when it is not one of several."""
     match = RANKED.match(name)
-    if not match:
-        return {}
-    found = {
-        int(other["rank"]): other.string
-        for other in map(RANKED.match, names)
-        if other and (other["stem"], other["suffix"]) == (match["stem"], match["suffix"])
-    }
-    return dict(sorted(found.items())) if len(found) > 1 else {}
+    ranked = _rank_sets(names).get((match["stem"], match["suffix"]), {}) if match else {}
+    return ranked if len(ranked) > 1 else {}
+
+
+def _rank_sets(names: Iterable[str]) -> dict[tuple[str, str], dict[int, str]]:
+    """Files that are called the same but for the process that wrote them, in its order."""
+    sets: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for match in filter(None, map(RANKED.match, names)):
+        sets.setdefault((match["stem"], match["suffix"]), []).append((int(match["rank"]), match.string))
+    return {key: dict(sorted(found)) for key, found in sets.items()}
 
 
 def _is_deepspeed(names: list[str]) -> bool:
@@ -74,9 +86,9 @@ def _is_deepspeed(names: list[str]) -> bool:
 def tree_of_file(files: Files, names: list[str], name: str) -> Tree | None:
     """The tree that a file is a part of, when it says nothing by itself."""
     if METADATA.match(name) or BLOB.search(name) or SHARD.match(name):
-        return tree_of(names, bool)
+        return tree_of(names)
     if _STATES.search(name) and _is_deepspeed(names) and not LAYER.match(name):
-        return tree_of(names, bool)
+        return tree_of(names)
     found = rank_set(name, names)
     if found:
         from tiebeam.checkpoint.ranks import is_spread
@@ -85,15 +97,13 @@ def tree_of_file(files: Files, names: list[str], name: str) -> Tree | None:
     return None
 
 
-def tree_below(
-    source: str, files: Files, names: list[str], is_weights: Callable[[str], bool]
-) -> tuple[str, Tree] | None:
+def tree_below(source: str, files: Files, names: list[str]) -> tuple[str, Tree] | None:
     """The one folder in this one that holds a tree, with a slash, and the tree."""
     if not isinstance(files, LocalFiles):
         return None
     if "latest" in names:
         folder = _latest(files)
-        tree = tree_of(_names_in(files, folder), is_weights)
+        tree = tree_of(_names_in(files, folder))
         if tree is not None:
             return f"{folder}/", tree
         raise UnreadableInput(
@@ -109,17 +119,20 @@ def tree_below(
         )
     found = {}
     for folder in folders:
-        if not _NOT_MODELS.match(folder):
-            tree = tree_of(_names_in(files, folder), is_weights)
-            if tree is not None and (tree.format != "dcp" or _is_finished(tree)):
-                found[folder] = tree
+        inside = _names_in(files, folder)
+        if is_model_tree(folder, inside):
+            found[folder] = inside
     if len(found) > 1:
         some = ", ".join(list(found)[:3]) + (" …" if len(found) > 3 else "")
         raise UnreadableInput(
             f"{source} holds {len(found)} checkpoints that are not consolidated ({some}); name one, as "
             f"{source}/{list(found)[-1]}"
         )
-    return next(((f"{folder}/", tree) for folder, tree in found.items()), None)
+    for folder, inside in found.items():
+        tree = tree_of(inside)
+        assert tree is not None
+        return f"{folder}/", tree
+    return None
 
 
 def _latest(files: Files) -> str:

@@ -140,14 +140,21 @@ def _examine(model: str, base: str | None, embed: str | None, head: str | None, 
 
 
 def _walk(roots: tuple[str, ...]) -> Iterator[str]:
-    """Directories that hold a model or an adapter, and lone GGUF files."""
+    """Directories that hold a model or an adapter, trees of several processes among them, and lone GGUF files."""
+    from tiebeam.checkpoint.trees import is_model_tree
+
+    seen: set[str] = set()
     for root in roots:
         if not Path(root).is_dir():
             yield root
         for where, directories, files in os.walk(root):
             directories.sort()
             if {"config.json", "adapter_config.json"} & set(files) or any(f.endswith(".safetensors") for f in files):
+                seen.add(where)
                 yield where
+            elif is_model_tree(Path(where).name, files):
+                if str(Path(where).parent) not in seen:  # a run's directory stands for the tree in it
+                    yield where
             else:
                 yield from (str(Path(where) / f) for f in sorted(files) if f.endswith((".gguf", ".safetensors")))
 

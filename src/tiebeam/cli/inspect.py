@@ -36,12 +36,15 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
     """Is MODEL tied, where does it keep its pair, and what does it cost?
 
     Only headers are read, and the two matrices where both are stored. MODEL is a directory, a file (safetensors,
-    GGUF, PyTorch, npz), org/name or hf://org/name@rev.
+    GGUF, PyTorch, npz), org/name or hf://org/name@rev. A directory may also be what several processes saved and nobody
+    consolidated: torch's distributed checkpoint (.metadata and .distcp), DeepSpeed's global_step folders, one file a
+    process.
 
     \b
     tiebeam inspect ./my-checkpoint
     tiebeam inspect model.gguf --json
     tiebeam inspect weights.npz --embed dec_emb --head fc_w
+    tiebeam inspect checkpoint-500/pytorch_model_fsdp_0
 
     \b
     The ties: shared    one matrix serves both ends
