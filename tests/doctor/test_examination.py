@@ -231,3 +231,39 @@ def test_findings_come_worst_first_and_as_json(saved):
     assert finding["cause"]
     assert finding["fix"]
     assert {v["loader"] for v in document["loaders"]} >= {"transformers 5", "transformers 4", "vLLM", "mlx-lm"}
+
+
+def few_rows_differ():
+    changed = table(0)
+    changed[-3:] += 1
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("tensors", "config", "expected"),
+    [
+        ({EMBED: table(0), HEAD: table(1)}, {"tie_word_embeddings": True}, ["TB101"]),
+        ({EMBED: table(0)}, {"tie_word_embeddings": False}, ["TB102"]),
+        ({EMBED: table(0), HEAD: table(1)}, {}, ["TB104"]),
+        ({EMBED: table(0), HEAD: table(0)}, {"tie_word_embeddings": True}, ["TB201"]),
+        ({EMBED: table(0), HEAD: table(0)}, {"tie_word_embeddings": False}, ["TB202"]),
+        ({HEAD: table(0)}, {"tie_word_embeddings": True}, ["TB203"]),
+        ({EMBED: table(0), HEAD: table(1, VOCAB + 2)}, {"tie_word_embeddings": False}, ["TB204"]),
+        ({}, {"tie_word_embeddings": True}, ["TB205"]),
+        ({EMBED: table(0), HEAD: few_rows_differ()}, {"tie_word_embeddings": True}, ["TB301"]),
+        ({EMBED: table(0), HEAD: few_rows_differ()}, {"tie_word_embeddings": False}, ["TB302"]),
+        ({EMBED: table(0)}, {"tie_word_embeddings": True}, []),
+    ],
+)
+def test_a_checkpoint_that_is_not_consolidated_is_judged_as_the_whole_one(tmp_path, tensors, config, expected):
+    import torch.distributed.checkpoint as dcp
+
+    config, tensors = llama_config(**config), {**TRUNK, **tensors}
+    assert codes(examine(write_model(tmp_path / "whole", tensors, config))) == expected
+    state = {name: torch.tensor(values) for name, values in tensors.items()}
+    dcp.save({"model": state}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    (tmp_path / "dcp" / "config.json").write_text(json.dumps(config))
+    found = examine(tmp_path / "dcp")
+    assert sorted(codes(found)) == sorted([*expected, "TB207"])
+    assert next(f for f in found.findings if f.code == "TB207").level == Severity.NOTE

@@ -90,7 +90,7 @@ def _read_cut(files: Files, folder: str, names: list[str]) -> Opened:
     for alias, source in _shared(state.get("shared_params")):
         if source in table.tensors and alias not in table.tensors:
             table.tensors[alias] = table.tensors[source]._replace(name=alias)
-    notes = [f"a DeepSpeed ZeRO-3 checkpoint of {len(models)} processes, not consolidated: the numbers are the "
+    notes = [f"a DeepSpeed ZeRO-3 checkpoint of {len(models)} processes; the numbers are the "
              "optimizer's fp32 copies"]  # fmt: skip
     if isinstance(flats, str):
         notes.append(f"numbers not read: {flats}")

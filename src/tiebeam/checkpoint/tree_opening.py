@@ -24,10 +24,10 @@ def open_tree(
         table, plain, notes = opened.table, opened.header.tensors, (*opened.notes, *opened.header.notes)
     elif tree.format == "ranks":
         table, header = ranks.read_ranks(files, folder, rank_set(tree.names[0], tree.names))
-        plain, notes = header.tensors, (f"one file for each of {len(tree.names)} processes, not consolidated",)
+        plain, notes = header.tensors, (f"one file for each of {len(tree.names)} processes",)
     elif any(SHARD.match(name) for name in tree.names):
         table = dcp.read_shards(files, folder, tree.names)
-        notes = (f"a torch distributed checkpoint in {_count(tree.names, 'safetensors shard')}, not consolidated",)
+        notes = (f"a torch distributed checkpoint in {_count(tree.names, 'safetensors shard')}",)
     else:
         table, notes = _open_dcp(source, files, folder, tree.names)
     tensors = {**table.tensors, **plain}
@@ -59,7 +59,7 @@ def _open_dcp(source: str, files: Files, folder: str, names: list[str]) -> tuple
         what = f"{part.tensors_beside} tensors of an optimizer and none" if part.tensors_beside else "no tensors"
         raise UnreadableInput(f"{called} holds {what} of a model; name the folder of the model's own checkpoint")
     blobs = [name for name in names if BLOB.search(name)]
-    note = f"a torch distributed checkpoint (DCP) in {_count(blobs, 'file')}, not consolidated"
+    note = f"a torch distributed checkpoint (DCP) in {_count(blobs, 'file')}"
     if part.at:
         note += f"; the weights are {part.at!r} in it"
     if part.beside:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.trees import FORMATS as TREES
 from tiebeam.doctor.codes import Severity
 from tiebeam.doctor.findings import Finding
 from tiebeam.doctor.loaders import FLAG, LoaderVerdict, mlx_default, what_loaders_do
@@ -110,6 +111,8 @@ def _declaration(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
 
 def _storage(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
     pair = report.pair
+    if checkpoint.format in TREES:
+        yield Finding("TB207", checkpoint.notes[0])
     if pair.embed and pair.head and not report.packed and pair.embed.shape[0] != pair.head.shape[0]:
         yield Finding("TB204", f"{pair.embed.name} has {pair.embed.rows:,} rows, {pair.head.name} {pair.head.rows:,}")
     if report.tie is Tie.TWIN:
