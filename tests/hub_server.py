@@ -70,12 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(key, str(value))
         self.end_headers()
         if self.command != "HEAD":
+            with self.host.lock:  # before the reader can have them and ask how many there were
+                self.host.bytes_sent += len(body)
             try:
                 self.wfile.write(body)
             except OSError:
                 self.close_connection = True  # the reader had enough
-            with self.host.lock:
-                self.host.bytes_sent += len(body)
 
     def reply_file(self, path: Path, headers: dict[str, Any]) -> None:
         size = path.stat().st_size

@@ -17,9 +17,15 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.numpy import save_file
-from torch.distributed.checkpoint.filesystem import SerializationFormat
+from torch.distributed.checkpoint.filesystem import SerializationFormat, _StorageInfo
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from building import DIM, VOCAB, llama_config, table
 from mangling import mangled, one_sentence, survives
@@ -149,8 +155,12 @@ def test_the_config_of_the_folder_above_counts_and_none_is_said(
 ) -> None:
     where = save(tmp_path / "step-1", two())
     assert inspect(where).pair.declared_by == "there is no config.json"
+    for other in ('{"lr": 0.1}', "not json"):  # of a training, not of a model
+        (tmp_path / "config.json").write_text(other)
+        assert inspect(where).pair.declared_by == "there is no config.json"
     (tmp_path / "config.json").write_text(json.dumps(llama_config(tie_word_embeddings=True)))
     assert inspect(where).tie == "torn"
+    assert "config.json is the one in the folder above" in inspect(where).notes
     monkeypatch.chdir(where)
     assert inspect(".").tie == "torn"
 
@@ -177,6 +187,56 @@ def test_the_hugging_face_writer_of_one_process_is_an_ordinary_model(tmp_path: P
     dcp.save(two(), storage_writer=HuggingFaceStorageWriter(str(tmp_path / "x")), no_dist=True)
     report = inspect(tmp_path / "x")
     assert (report.format, report.tie) == ("safetensors", "untied")
+
+
+def test_a_tensor_of_an_unknown_type_is_left_out_with_a_note(tmp_path: Path) -> None:
+    where = save(tmp_path / "x", two() | {"packed": torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)})
+    checkpoint = open_checkpoint(where)
+    assert set(checkpoint.tensors) == set(two())
+    assert checkpoint.notes[1] == "1 tensors left out: 'packed' is of the element type torch.float4_e2m1fn_x2"
+
+
+def cut(where: Path, boxes: list[tuple[list[int], list[int]]]) -> Path:
+    """A DCP directory of one tensor, cut into these (offsets, sizes), one file a piece."""
+    whole = torch.tensor(table(0))
+    where.mkdir()
+    storage, chunks = {}, []
+    for i, (offsets, sizes) in enumerate(boxes):
+        piece = whole[offsets[0] : offsets[0] + sizes[0], offsets[1] : offsets[1] + sizes[1]]
+        with (where / f"__{i}_0.distcp").open("wb") as out:
+            torch.save(piece.clone() if i % 2 else piece.T.contiguous().T, out)  # every other one by columns
+        length = (where / f"__{i}_0.distcp").stat().st_size
+        storage[MetadataIndex(EMBED, offsets)] = _StorageInfo(f"__{i}_0.distcp", 0, length)
+        chunks.append(_chunk(offsets, sizes))
+    entry = TensorStorageMetadata(TensorProperties(torch.float32), torch.Size(whole.shape), chunks)
+    (where / ".metadata").write_bytes(pickle.dumps(Metadata({EMBED: entry}, None, storage)))
+    return where
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        [([r, c], [20, 4]) for r in (0, 20) for c in (0, 4)],  # a mesh of rows and columns
+        [([0, 0], [10, 8]), ([10, 0], [30, 3]), ([10, 3], [5, 5]), ([15, 3], [25, 5])],  # no mesh, and yet whole
+        [([r, 0], [1, 8]) for r in range(VOCAB)],
+    ],
+    ids=["mesh", "uneven", "rows"],
+)
+def test_a_tensor_cut_along_several_dimensions_is_put_together(
+    tmp_path: Path, boxes: list[tuple[list[int], list[int]]]
+) -> None:
+    checkpoint = open_checkpoint(cut(tmp_path / "x", boxes))
+    np.testing.assert_array_equal(checkpoint.tensor(EMBED), table(0))
+    for start, stop in [(0, 1), (9, 16), (14, 15), (19, 21), (39, 40)]:
+        np.testing.assert_array_equal(checkpoint.rows(EMBED, start, stop), table(0)[start:stop])
+    raw = table(0).tobytes()
+    assert checkpoint.read_bytes(EMBED, 301, 333) == raw[301:333]
+
+
+def test_boxes_of_the_right_sum_that_overlap_are_refused(tmp_path: Path) -> None:
+    boxes = [([0, 0], [20, 8]), ([20, 0], [20, 4]), ([20, 2], [20, 4])]
+    with pytest.raises(UnreadableInput, match="its pieces overlap"):
+        open_checkpoint(cut(tmp_path / "x", boxes))
 
 
 # Numbers that are not read

@@ -139,6 +139,20 @@ def test_a_sharded_repository_opens_like_its_directory(hub: Hub, tiny: Path, sou
     np.testing.assert_array_equal(remote.tensor("lm_head.weight"), local.tensor("lm_head.weight"))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_checkpoint_in_a_repository_opens_like_its_directory(hub: Hub) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    where = hub.root / "org" / "spread"
+    state = {"model.embed_tokens.weight": torch.tensor(table(0)), "lm_head.weight": torch.tensor(table(1))}
+    dcp.save({"model": state}, checkpoint_id=where, no_dist=True)
+    (where / "config.json").write_text(json.dumps(llama_config()))
+    remote, local = open_checkpoint("org/spread"), open_checkpoint(where)
+    assert (remote.tensors, remote.config) == (local.tensors, local.config)
+    np.testing.assert_array_equal(remote.rows("lm_head.weight", 3, 9), table(1)[3:9])
+
+
 def test_opening_a_large_repository_transfers_kilobytes(hub: Hub) -> None:
     sparse_shards(hub.root / "org" / "large", count=24, rows=1 << 16)  # 24 GiB
     checkpoint = open_checkpoint("org/large")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from mangling import mangled, survives
 from spread_models import KINDS, VOCAB
 from tiebeam import inspection
 from tiebeam.checkpoint import open_checkpoint
@@ -199,6 +201,30 @@ def test_megatron_folders_are_refused_with_the_way_out(tmp_path: Path) -> None:
     message = refusal(tmp_path)
     assert "cut over 2 processes" in message
     assert "convert.py" in message
+
+
+@pytest.mark.parametrize("tree", ["dtensors", "sharded", "hf"])
+def test_a_damaged_part_ends_in_a_result_or_one_sentence(spread: Path, tmp_path: Path, tree: str) -> None:
+    shutil.copytree(spread / "untied" / tree, tmp_path / "tree")
+    path = sorted((tmp_path / "tree").iterdir())[-1]
+    outcomes = {survives(path, damaged) for damaged in mangled(path.read_bytes(), 120, seed=31)}
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("tree", ["dtensors", "sharded"])
+def test_a_damaged_pickle_in_a_sound_part_ends_in_a_result_or_one_sentence(
+    spread: Path, tmp_path: Path, tree: str
+) -> None:
+    shutil.copytree(spread / "untied" / tree, tmp_path / "tree")
+    path = sorted((tmp_path / "tree").iterdir())[-1]
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    program = next(member for member in members if member.endswith("data.pkl"))
+    for damaged in mangled(members[program], 200, seed=32):
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, raw in members.items():
+                archive.writestr(member, damaged if member == program else raw)
+        survives(path, path.read_bytes())
 
 
 # Surgery consolidates

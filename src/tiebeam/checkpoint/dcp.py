@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from tiebeam.checkpoint import safetensors
 from tiebeam.checkpoint.files import Files, contained
-from tiebeam.checkpoint.joined import Joined, Piece, Slice, Table, join
 from tiebeam.checkpoint.pickles import Global, Opaque, read_pickle
+from tiebeam.checkpoint.pieces import Piece, Pieced, Slice, Table, put_together
 from tiebeam.checkpoint.rebuilds import BUILDERS, MAX_DIMENSION, Tensor, element_type
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.checkpoint.trees import METADATA, SHARD
@@ -44,7 +44,6 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     chunks: tuple[list[Any], ...]
     """One list, or one of every process."""
-    why: str = ""
 
 
 class Part(NamedTuple):
@@ -54,6 +53,7 @@ class Part(NamedTuple):
     at: str
     beside: tuple[str, ...]
     tensors_beside: int
+    notes: tuple[str, ...] = ()
 
 
 def read_metadata(files: Files, folder: str, names: list[str]) -> Part:
@@ -69,9 +69,13 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> Part:
             where.update(_field(root, "storage_data", folder + name))
             planned = _state(root).get("planner_data")
             paths.update(planned if type(planned) is dict else {})
-    tensors = {key: stored for key, records in described.items() if (stored := _stored(key, records, folder))}
-    blobs = _Blobs(files, folder, where)
-    return _model_part(blobs, tensors, paths, set(described) - set(tensors))
+    left_out: dict[str, str] = {}
+    found = {key: _stored(key, records, folder, left_out) for key, records in described.items()}
+    part = _model_part(_Blobs(files, folder, where), found, paths)
+    notes = [
+        f"{len(left_out)} tensors left out: {key!r} is of the element type {kind}" for key, kind in left_out.items()
+    ]
+    return part._replace(notes=tuple(notes[:1]))
 
 
 def _unpickled(files: Files, name: str) -> Opaque:
@@ -117,8 +121,8 @@ def _field(root: Opaque, field: str, file: str) -> dict[str, Any]:
     return value
 
 
-def _stored(name: str, records: list[Any], folder: str) -> Stored | None:
-    """The tensor that one record (or one of every process) describes; None for what is not a tensor."""
+def _stored(name: str, records: list[Any], folder: str, left_out: dict[str, str]) -> Stored | None:
+    """The tensor that one record (or one of every process) describes; None for what is not a tensor, or left out."""
     found: Stored | None = None
     for record in records:
         if type(record) is not Opaque or record.kind != Global(_MODULE, "TensorStorageMetadata"):
@@ -132,13 +136,13 @@ def _stored(name: str, records: list[Any], folder: str) -> Stored | None:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
         if prod(n or 1 for n in size) > MAX_DIMENSION:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
-        dtype, why = element_type(kind), ""
+        dtype = element_type(kind)
         if dtype is None:
-            spelled = ".".join(kind) if type(kind) is Global else "unknown"
-            dtype, why = "U8", f"the element type {spelled} is not read here"
+            left_out[name] = ".".join(kind) if type(kind) is Global else "unknown"
+            return None
         if found is not None and (dtype, size) != (found.dtype, found.shape):
             raise UnreadableInput(f"the metadata files in {folder or '.'} disagree about {name!r}")
-        found = Stored(name, dtype, size, (*(found.chunks if found else ()), chunks), why)
+        found = Stored(name, dtype, size, (*(found.chunks if found else ()), chunks))
     return found
 
 
@@ -150,13 +154,13 @@ class _Blobs:
         self._left = _MAX_PIECES
         self._opened: dict[str, tuple[int, Mapping[str, TensorInfo] | None]] = {}
 
-    def join(self, stored: Stored) -> Joined:
+    def put_together(self, stored: Stored) -> Pieced:
         """The tensor from its pieces."""
         self._left -= sum(map(len, stored.chunks))
         if self._left < 0:
             raise UnreadableInput(f"{self.folder}.metadata names more than {_MAX_PIECES:,} pieces; refused as a bomb")
         pieces: dict[str, Piece] = {}
-        why = stored.why
+        why = ""
         for chunk in (chunk for chunks in stored.chunks for chunk in chunks):
             offsets, sizes = _state(chunk).get("offsets"), _state(chunk).get("sizes")
             if type(offsets) is not tuple or type(sizes) is not tuple or not _is_shape(offsets + sizes):
@@ -166,14 +170,12 @@ class _Blobs:
             key = _place(stored.name, offsets)
             info = _state(self._where.get(key))
             if info.get("transform_descriptors"):
-                why = (
-                    why or "they went through an extension of the writer (compression, perhaps) that is not known here"
-                )
+                why = "they went through an extension of the writer (compression, perhaps) that is not known here"
             pieces[key] = self._piece(stored.name, offsets, sizes, info)
         if why:
-            return Joined(stored.dtype, stored.shape, why=why)
+            return Pieced(stored.dtype, stored.shape, why=why)
         label = f"{stored.name!r} in {self.folder or './'}"
-        return join(self.files, stored.dtype, stored.shape, pieces.values(), label)
+        return put_together(self.files, stored.dtype, stored.shape, pieces.values(), label)
 
     def _piece(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], info: dict[str, Any]) -> Piece:
         path, begin, length = info.get("relative_path"), info.get("offset"), info.get("length")
@@ -217,11 +219,10 @@ def _locate(name: str, file: str, begin: int, length: int, files: Files) -> Tens
     return info if info.packing else info._replace(begin=info.begin + begin, end=info.end + begin)
 
 
-def _model_part(blobs: _Blobs, tensors: Mapping[str, Stored], paths: Mapping[str, Any], others: set[str]) -> Part:
+def _model_part(blobs: _Blobs, saved: Mapping[str, Stored | None], paths: Mapping[str, Any]) -> Part:
     """Names are flattened paths; the paths, where they were kept, say where the model is among the rest."""
     tree: dict[str, Any] = {}
-    for name in (*tensors, *others):
-        stored = tensors.get(name)
+    for name, stored in saved.items():
         leaf = Tensor(stored, 0, stored.shape, (), stored.dtype) if stored else None
         _plant(tree, _path(name, paths.get(name)), leaf)
     weights = find_weights(tree, f"{blobs.folder}.metadata")
@@ -230,8 +231,10 @@ def _model_part(blobs: _Blobs, tensors: Mapping[str, Stored], paths: Mapping[str
         stored = tensor.storage
         if _OPTIMIZER.match(name):
             continue
-        table.add(name, stored.shape, blobs.join(stored))
-    return Part(table, weights.at, tuple(_beside(tree, weights.at)), len(tensors) - len(table.tensors))
+        table.add(name, stored.shape, blobs.put_together(stored))
+    return Part(
+        table, weights.at, tuple(_beside(tree, weights.at)), sum(map(bool, saved.values())) - len(table.tensors)
+    )
 
 
 def _path(name: str, path: object) -> tuple[str, ...]:
@@ -286,7 +289,7 @@ def read_shards(files: Files, folder: str, names: list[str]) -> Table:
         if len({len(end) for end in ends}) > 1:
             raise UnreadableInput(f"{folder or './'} holds pieces of {key!r} that do not fit together")
         shape = tuple(max(axis) for axis in zip(*ends, strict=True))
-        table.add(key, shape, join(files, types[key], shape, pieces, f"{key!r} in {folder or './'}"))
+        table.add(key, shape, put_together(files, types[key], shape, pieces, f"{key!r} in {folder or './'}"))
     return table
 
 

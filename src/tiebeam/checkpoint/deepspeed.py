@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.joined import Joined, Piece, Table, join
+from tiebeam.checkpoint.pieces import Piece, Pieced, Table, put_together
 from tiebeam.checkpoint.pytorch import Contents, read_contents, read_header, tensor_info
 from tiebeam.checkpoint.rebuilds import MAX_DIMENSION, Tensor
 from tiebeam.checkpoint.tensors import Header, TensorInfo
@@ -82,7 +82,7 @@ def _read_cut(files: Files, folder: str, names: list[str]) -> Opened:
     flats = _flat_groups(files, folder, _by_rank(names, _OPTIMIZER), shapes)
     if isinstance(flats, str):
         for name, shape in shapes.items():
-            table.add(name, shape, Joined("F32", shape, why=flats))
+            table.add(name, shape, Pieced("F32", shape, why=flats))
     else:
         _cut_trainable(files, folder, table, shapes, flats)
     _cut_frozen(files, folder, table, frozen, models, main)
@@ -180,7 +180,7 @@ def _cut_trainable(files: Files, folder: str, table: Table, shapes: dict[str, tu
         left -= len(pieces)
         if left < 0:
             raise UnreadableInput(f"{folder or './'} is cut into more than {_MAX_PIECES:,} pieces; refused as a bomb")
-        table.add(name, shape, join(files, "F32", (size,), pieces, f"{name!r} in {folder or './'}"))
+        table.add(name, shape, put_together(files, "F32", (size,), pieces, f"{name!r} in {folder or './'}"))
         at += stretch
 
 
@@ -233,9 +233,9 @@ def _cut_frozen(
             pieces.append(Piece((at,), (keep,), info.file, partial(_known, part), (info.file, part.begin, part.end)))
             at += keep
         if why:
-            table.add(name, shape, Joined(dtype, shape, why=why))
+            table.add(name, shape, Pieced(dtype, shape, why=why))
         else:
-            table.add(name, shape, join(files, dtype, (size,), pieces, f"{name!r} in {folder or './'}"))
+            table.add(name, shape, put_together(files, dtype, (size,), pieces, f"{name!r} in {folder or './'}"))
 
 
 def _known(info: TensorInfo, files: Files) -> TensorInfo:

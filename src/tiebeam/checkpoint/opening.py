@@ -65,8 +65,11 @@ def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
     names, where = files.names(), str(files.root)
     fileset = model_of_file(where, files, names, name) if name else find_model(where, files, names)
     if fileset.format in trees.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
-        files, fileset = _with_parent(files, fileset)
-        names = files.names()
+        parent = _parent_with_config(files)
+        if parent is not None:
+            folder = f"{Path(os.path.realpath(files.root)).name}/{fileset.folder}"
+            checkpoint = open_set(source, parent, parent.names(), replace(fileset, folder=folder))
+            return replace(checkpoint, notes=(*checkpoint.notes, "config.json is the one in the folder above"))
     return open_set(source, files, names, fileset)
 
 
@@ -74,15 +77,13 @@ def _names_in(files: LocalFiles, folder: str) -> list[str]:
     return LocalFiles(files.root / folder).names() if folder else []
 
 
-def _with_parent(files: LocalFiles, fileset: FileSet) -> tuple[LocalFiles, FileSet]:
-    """A trainer keeps config.json and the tokenizer beside the folder of a tree: the model's directory is that one."""
-    home = Path(os.path.realpath(files.root))
-    parent = LocalFiles(home.parent)
+def _parent_with_config(files: LocalFiles) -> LocalFiles | None:
+    """The folder above, where it has a model's config.json: a trainer keeps that, and the tokenizer, beside a tree."""
+    parent = LocalFiles(Path(os.path.realpath(files.root)).parent)
     try:
-        parent.size("config.json")
-    except UnreadableInput:
-        return files, fileset
-    return parent, replace(fileset, folder=f"{home.name}/{fileset.folder}")
+        return parent if isinstance(read_json(parent, "config.json").get("model_type"), str) else None
+    except UnreadableInput:  # none, or of something else
+        return None
 
 
 def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.joined import Joined, Piece, Table, join
 from tiebeam.checkpoint.pickles import Opaque
+from tiebeam.checkpoint.pieces import Piece, Pieced, Table, put_together
 from tiebeam.checkpoint.pytorch import Contents, read_contents, tensor_info
 from tiebeam.checkpoint.rebuilds import MAX_DIMENSION, Spread, Tensor
 from tiebeam.checkpoint.tensors import Header, TensorInfo
@@ -86,10 +86,10 @@ def read_ranks(files: Files, folder: str, names: dict[int, str]) -> tuple[Table,
     table = Table()
     for key, (dtype, shape) in described.items():
         if key in unclear:
-            table.add(key, shape, Joined(dtype, shape, why=unclear[key]))
+            table.add(key, shape, Pieced(dtype, shape, why=unclear[key]))
             continue
         pieces = shards.get(key) or _placed(locals_[key], shape)
-        table.add(key, shape, join(files, dtype, shape, _once(pieces), f"{key!r} in {called}"))
+        table.add(key, shape, put_together(files, dtype, shape, _once(pieces), f"{key!r} in {called}"))
     return table, Header({key: info for key, info in whole.items() if key not in described})
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.checkpoint.joined import Joined
+    from tiebeam.checkpoint.pieces import Pieced
 
 
 class TensorInfo(NamedTuple):
@@ -67,7 +67,7 @@ class Checkpoint:
 
     `config` is config.json where there is one; GGUF has none, its facts are in `metadata`. `architecture`
     is the model type as the model names itself. `aliases` maps a name that is not stored to the stored name
-    it stands for. `notes` are sentences a person should see (a guess, an ignored file). `joined` has the tensors
+    it stands for. `notes` are sentences a person should see (a guess, an ignored file). `pieced` has the tensors
     that lie in pieces (a checkpoint of several processes), by their `packing`.
     """
 
@@ -81,12 +81,12 @@ class Checkpoint:
     architecture: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    joined: Mapping[str, Joined] = field(default_factory=dict)
+    pieced: Mapping[str, Pieced] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Size of the files that hold tensors; where those hold an optimizer's too, of the model's tensors."""
-        if self.joined:
+        if self.pieced:
             return sum({t.storage: t.nbytes for t in self.tensors.values()}.values())
         return sum(self.files.size(name) for name in {t.file for t in self.tensors.values()})
 
@@ -95,8 +95,8 @@ class Checkpoint:
         info = self.tensors[name]
         end = info.nbytes if end is None else min(end, info.nbytes)
         assert 0 <= begin <= end
-        if info.packing in self.joined:
-            return self.joined[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
+        if info.packing in self.pieced:
+            return self.pieced[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
         if info.packing:
             from tiebeam.checkpoint.zipped import read_member
 

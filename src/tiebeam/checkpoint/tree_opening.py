@@ -7,7 +7,7 @@ from typing import Any
 
 from tiebeam.checkpoint import dcp, deepspeed, ranks
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.joined import Table
+from tiebeam.checkpoint.pieces import Table
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
 from tiebeam.checkpoint.trees import BLOB, METADATA, SHARD, Tree, rank_set
 from tiebeam.errors import UnreadableInput
@@ -43,7 +43,7 @@ def open_tree(
         config_name=config_name,
         architecture=architecture if isinstance(architecture, str) else None,
         notes=notes,
-        joined=table.joined,
+        pieced=table.pieced,
     )
 
 
@@ -66,7 +66,7 @@ def _open_dcp(source: str, files: Files, folder: str, names: list[str]) -> tuple
         note += f", {', '.join(map(repr, part.beside[:4]))} beside it left alone"
     elif part.tensors_beside:
         note += f"; {part.tensors_beside} tensors of an optimizer left alone"
-    return part.table, (note,)
+    return part.table, (note, *part.notes)
 
 
 def _count(names: list[str], what: str) -> str:

@@ -10,8 +10,11 @@ Where a tree of files tells the shapes but not the numbers, the tensor has no pi
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -20,7 +23,7 @@ from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import NumbersNotRead, UnreadableInput
 
-_MAX_COMPARISONS = 20_000_000  # of two boxes each; a mesh of processes needs a few for each of its pieces
+_COMPARISONS = 16  # for each piece, with its neighbours, where the cut is not a plain mesh
 _UNSIGNED = {8: "U8", 16: "U16", 32: "U32", 64: "U64"}
 
 
@@ -36,7 +39,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Joined:
+class Pieced:
     """The pieces of one tensor over its grid, in row order; `why` it cannot be read, where it cannot."""
 
     dtype: str
@@ -44,6 +47,7 @@ class Joined:
     pieces: tuple[Piece, ...] = ()
     why: str = ""
     _found: dict[int, TensorInfo] = field(default_factory=dict, compare=False, repr=False)
+    _turned: dict[int, memoryview] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def files(self) -> set[str]:
@@ -52,6 +56,12 @@ class Joined:
     @property
     def identity(self) -> tuple[object, ...]:
         return tuple((piece.offsets, piece.identity) for piece in self.pieces)
+
+    @cached_property
+    def _extents(self) -> tuple[list[int], list[int]]:
+        """Where each piece begins, and the last row that it or one before it reaches: both grow, to be searched in."""
+        rows = [_rows_of(piece) for piece in self.pieces]
+        return [top for top, _ in rows], list(accumulate((bottom for _, bottom in rows), max))
 
     def read(self, files: Files, begin: int, end: int, name: str) -> bytes:
         """Bytes begin:end of the whole tensor, laid out row after row."""
@@ -62,15 +72,16 @@ class Joined:
         itemsize = dtypes.BITS[self.dtype] // 8
         per_row = prod(self.grid[1:]) * itemsize
         first, last = begin // per_row, -(-end // per_row)
-        raw = self._rows(files, first, last, per_row, name)
+        raw = self._rows(files, first, last, name)
         return raw[begin - first * per_row : end - first * per_row]
 
-    def _rows(self, files: Files, first: int, last: int, per_row: int, name: str) -> bytes:
+    def _rows(self, files: Files, first: int, last: int, name: str) -> bytes:
         """Rows first:last of the grid (a scalar is one row)."""
+        tops, reached = self._extents
         wanted = [
-            (i, piece, *_rows_of(piece))
-            for i, piece in enumerate(self.pieces)
-            if _rows_of(piece)[0] < last and _rows_of(piece)[1] > first
+            (i, self.pieces[i], *_rows_of(self.pieces[i]))
+            for i in range(bisect_right(reached, first), bisect_left(tops, last))
+            if _rows_of(self.pieces[i])[1] > first
         ]
         full_width = all(piece.sizes[1:] == self.grid[1:] for _, piece, _, _ in wanted)
         if full_width:
@@ -114,24 +125,31 @@ class Joined:
         info = self._find(files, i, name)
         if not info.shape:
             return files.read(info.file, info.begin, info.end)
-        if info.strides is not None:
-            raw = files.read(info.file, info.begin, info.end)
-            unsigned = _UNSIGNED.get(dtypes.BITS[info.dtype])
-            if unsigned is None:
-                raise NumbersNotRead(f"the numbers of {name} are not read: {info.dtype} that is not laid out by rows")
-            return dtypes.decode_strided(unsigned, raw, info.shape, info.strides)[first:last].tobytes()
         begin, end = dtypes.row_range(info.dtype, info.shape, first, last)
+        if info.strides is not None:
+            return self._turn(files, i, info, name)[begin:end].tobytes()
         return files.read(info.file, info.begin + begin, info.begin + end)
+
+    def _turn(self, files: Files, i: int, info: TensorInfo, name: str) -> memoryview:
+        """A piece that is not laid out by rows, laid out so; kept, one at a time, because it has no rows to seek to."""
+        if i not in self._turned:
+            unsigned = _UNSIGNED.get(dtypes.BITS[info.dtype])
+            if unsigned is None or info.strides is None:
+                raise NumbersNotRead(f"the numbers of {name} are not read: {info.dtype} that is not laid out by rows")
+            raw = files.read(info.file, info.begin, info.end)
+            self._turned.clear()
+            self._turned[i] = memoryview(dtypes.decode_strided(unsigned, raw, info.shape, info.strides).tobytes())
+        return self._turned[i]
 
 
 def _rows_of(piece: Piece) -> tuple[int, int]:
     return (piece.offsets[0], piece.offsets[0] + piece.sizes[0]) if piece.sizes else (0, 1)
 
 
-def join(files: Files, dtype: str, grid: tuple[int, ...], pieces: Iterable[Piece], label: str) -> Joined:
+def put_together(files: Files, dtype: str, grid: tuple[int, ...], pieces: Iterable[Piece], label: str) -> Pieced:
     """The tensor that the pieces make, proved to fill its grid; `label` is what a person calls it."""
     if dtypes.BITS[dtype] % 8:
-        return Joined(dtype, grid, why=f"{dtype} takes less than a byte, and pieces of such are not put together here")
+        return Pieced(dtype, grid, why=f"{dtype} takes less than a byte, and pieces of such are not put together here")
     listed = sorted((p for p in pieces if prod(p.sizes)), key=lambda piece: piece.offsets)
     for piece in listed:
         fits = len(piece.offsets) == len(piece.sizes) == len(grid)
@@ -140,18 +158,29 @@ def join(files: Files, dtype: str, grid: tuple[int, ...], pieces: Iterable[Piece
                 f"{label} is {list(grid)}, and a piece of {list(piece.sizes)} at {list(piece.offsets)} sticks out of it"
             )
     held, wanted = sum(prod(piece.sizes) for piece in listed), prod(grid)
-    if held != wanted or not _apart(listed, label):
+    if held != wanted or not (_is_mesh(listed) or _apart(listed, label)):
         trouble = f"{wanted - held:,} of its {wanted:,} numbers are missing" if held < wanted else "its pieces overlap"
         raise UnreadableInput(f"{label} is incomplete: {trouble}; was every process's part saved and copied?")
-    joined = Joined(dtype, grid, tuple(listed))
-    if wanted * dtypes.BITS[dtype] // 8 > sum(map(files.size, joined.files)):
+    pieced = Pieced(dtype, grid, tuple(listed))
+    if wanted * dtypes.BITS[dtype] // 8 > sum(map(files.size, pieced.files)):
         raise UnreadableInput(f"{label} is {dtype} {list(grid)}, which is more than its files hold; they are truncated")
-    return joined
+    return pieced
+
+
+def _is_mesh(pieces: list[Piece]) -> bool:
+    """Whether the boxes are every combination of stretches that lie apart along each dimension, as processes cut."""
+    combinations = 1
+    for axis in range(len(pieces[0].sizes) if pieces else 0):
+        stretches = sorted({(piece.offsets[axis], piece.sizes[axis]) for piece in pieces})
+        if any(begin + size > after for (begin, size), (after, _) in pairwise(stretches)):
+            return False
+        combinations *= len(stretches)
+    return len({piece.offsets for piece in pieces}) == len(pieces) == combinations or not pieces
 
 
 def _apart(pieces: list[Piece], label: str) -> bool:
     """Whether no two boxes overlap. In row order, a box can only meet those that begin before it ends."""
-    left = _MAX_COMPARISONS
+    left = _COMPARISONS * len(pieces) + 1000
     for i, piece in enumerate(pieces):
         bottom = _rows_of(piece)[1]
         for j in range(i + 1, len(pieces)):
@@ -170,23 +199,23 @@ def _apart(pieces: list[Piece], label: str) -> bool:
 
 
 class Table:
-    """Names for joined tensors: two names for the same pieces become two names for one storage."""
+    """Names for pieced tensors: two names for the same pieces become two names for one storage."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, TensorInfo] = {}
-        self.joined: dict[str, Joined] = {}
+        self.pieced: dict[str, Pieced] = {}
         self._keys: dict[tuple[object, ...], str] = {}
 
-    def add(self, name: str, shape: tuple[int, ...], joined: Joined) -> None:
+    def add(self, name: str, shape: tuple[int, ...], pieced: Pieced) -> None:
         key = f"the pieces of {name}"
-        if joined.pieces:
-            key = self._keys.setdefault((joined.dtype, *joined.identity), key)
-        self.joined.setdefault(key, joined)
-        size = dtypes.nbytes(joined.dtype, shape)
+        if pieced.pieces:
+            key = self._keys.setdefault((pieced.dtype, *pieced.identity), key)
+        self.pieced.setdefault(key, pieced)
+        size = dtypes.nbytes(pieced.dtype, shape)
         if size is None:
-            raise UnreadableInput(f"{name!r} is {joined.dtype} {list(shape)}, which does not fill whole bytes")
-        file = joined.pieces[0].file if joined.pieces else ""
-        self.tensors[name] = TensorInfo(name, shape, joined.dtype, file, 0, size, None, key)
+            raise UnreadableInput(f"{name!r} is {pieced.dtype} {list(shape)}, which does not fill whole bytes")
+        file = pieced.pieces[0].file if pieced.pieces else ""
+        self.tensors[name] = TensorInfo(name, shape, pieced.dtype, file, 0, size, None, key)
 
 
 class Slice:
