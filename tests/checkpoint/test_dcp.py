@@ -193,7 +193,7 @@ def test_a_tensor_of_an_unknown_type_is_left_out_with_a_note(tmp_path: Path) -> 
     where = save(tmp_path / "x", two() | {"packed": torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)})
     checkpoint = open_checkpoint(where)
     assert set(checkpoint.tensors) == set(two())
-    assert checkpoint.notes[1] == "1 tensors left out: 'packed' is of the element type torch.float4_e2m1fn_x2"
+    assert checkpoint.notes[1] == "tensors left out, 1 in all: 'packed' is of the element type torch.float4_e2m1fn_x2"
 
 
 def cut(where: Path, boxes: list[tuple[list[int], list[int]]]) -> Path:
@@ -423,6 +423,18 @@ def shard(where: Path, number: int, offsets: object, **tensors: np.ndarray) -> N
         where / f"shard-{number:05d}-model-00001-of-00001.safetensors",
         metadata={"DCP_SHARDING_INFO": offsets if isinstance(offsets, str) else json.dumps(offsets)},
     )
+
+
+@pytest.mark.parametrize("level", ["", "model."])
+def test_an_optimizer_in_shards_is_mentioned_and_not_counted(tmp_path: Path, level: str) -> None:
+    names = (level + EMBED, level + HEAD, "optimizer.0.1.exp_avg")
+    for number, rows in enumerate((slice(0, 20), slice(20, VOCAB))):
+        offsets = {name: {"saved_offsets": [rows.start, 0]} for name in names}
+        shard(tmp_path, number + 1, offsets, **{name: table(i)[rows] for i, name in enumerate(names)})
+    report = inspect(tmp_path)
+    assert (report.tie, report.params.stored) == ("untied", 2 * VOCAB * DIM)
+    assert (report.pair.embed.name, report.pair.head.name) == (EMBED, HEAD)
+    assert report.notes[0].endswith("1 tensor of an optimizer left alone")
 
 
 @pytest.mark.parametrize(

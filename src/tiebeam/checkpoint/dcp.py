@@ -73,7 +73,8 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> Part:
     found = {key: _stored(key, records, folder, left_out) for key, records in described.items()}
     part = _model_part(_Blobs(files, folder, where), found, paths)
     notes = [
-        f"{len(left_out)} tensors left out: {key!r} is of the element type {kind}" for key, kind in left_out.items()
+        f"tensors left out, {len(left_out)} in all: {key!r} is of the element type {kind}"
+        for key, kind in left_out.items()
     ]
     return part._replace(notes=tuple(notes[:1]))
 
@@ -265,7 +266,7 @@ def _beside(tree: dict[str, Any], at: str) -> Iterator[str]:
         passed, at, tree = f"{passed}{key}.", at[len(key) + 1 :], tree[key]
 
 
-def read_shards(files: Files, folder: str, names: list[str]) -> Table:
+def read_shards(files: Files, folder: str, names: list[str]) -> Part:
     """The model in shards of the Hugging Face writer, each with its offsets in the header."""
     cut: dict[str, list[Piece]] = {}
     types: dict[str, str] = {}
@@ -284,13 +285,18 @@ def read_shards(files: Files, folder: str, names: list[str]) -> Table:
             identity = (info.file, info.begin, info.end)
             cut.setdefault(key, []).append(Piece(tuple(at), info.shape, info.file, partial(_known, info), identity))
     table = Table()
-    for key, pieces in cut.items():
+    mine = [key for key in cut if not _OPTIMIZER.match(key)]
+    # {"model": ..., "optimizer": ...} flattened without a record of the levels: no model says `model.` twice itself
+    wrapped = all(key.startswith("model.") for key in mine) and any(key.startswith("model.model.") for key in mine)
+    for key in mine:
+        pieces = cut[key]
         ends = [[o + n for o, n in zip(p.offsets, p.sizes, strict=True)] for p in pieces]
         if len({len(end) for end in ends}) > 1:
             raise UnreadableInput(f"{folder or './'} holds pieces of {key!r} that do not fit together")
         shape = tuple(max(axis) for axis in zip(*ends, strict=True))
-        table.add(key, shape, put_together(files, types[key], shape, pieces, f"{key!r} in {folder or './'}"))
-    return table
+        whole = put_together(files, types[key], shape, pieces, f"{key!r} in {folder or './'}")
+        table.add(key.removeprefix("model.") if wrapped else key, shape, whole)
+    return Part(table, "model" if wrapped else "", (), len(cut) - len(mine))
 
 
 def _known(info: TensorInfo, files: Files) -> TensorInfo:

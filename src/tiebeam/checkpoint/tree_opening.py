@@ -25,9 +25,6 @@ def open_tree(
     elif tree.format == "ranks":
         table, header = ranks.read_ranks(files, folder, rank_set(tree.names[0], tree.names))
         plain, notes = header.tensors, (f"one file for each of {len(tree.names)} processes",)
-    elif any(SHARD.match(name) for name in tree.names):
-        table = dcp.read_shards(files, folder, tree.names)
-        notes = (f"a torch distributed checkpoint in {_count(tree.names, 'safetensors shard')}",)
     else:
         table, notes = _open_dcp(source, files, folder, tree.names)
     tensors = {**table.tensors, **plain}
@@ -49,25 +46,34 @@ def open_tree(
 
 def _open_dcp(source: str, files: Files, folder: str, names: list[str]) -> tuple[Table, tuple[str, ...]]:
     called = folder.rstrip("/") or source
-    if not any(METADATA.match(name) for name in names):
+    shards = [name for name in names if SHARD.match(name)]
+    if not shards and not any(METADATA.match(name) for name in names):
         raise UnreadableInput(
             f"{called} holds {_count(names, 'file')} of a torch distributed checkpoint but no .metadata, which is "
             "written last: the save did not finish, or the hidden file was not copied"
         )
-    part = dcp.read_metadata(files, folder, names)
+    part = dcp.read_shards(files, folder, names) if shards else dcp.read_metadata(files, folder, names)
     if not part.table.tensors:
-        what = f"{part.tensors_beside} tensors of an optimizer and none" if part.tensors_beside else "no tensors"
+        what = (
+            f"{_number(part.tensors_beside, 'tensor')} of an optimizer and none"
+            if part.tensors_beside
+            else "no tensors"
+        )
         raise UnreadableInput(f"{called} holds {what} of a model; name the folder of the model's own checkpoint")
-    blobs = [name for name in names if BLOB.search(name)]
-    note = f"a torch distributed checkpoint (DCP) in {_count(blobs, 'file')}"
+    parts = _count(shards, "safetensors shard") if shards else _count([n for n in names if BLOB.search(n)], "file")
+    note = f"a torch distributed checkpoint (DCP) in {parts}"
     if part.at:
         note += f"; the weights are {part.at!r} in it"
     if part.beside:
         note += f", {', '.join(map(repr, part.beside[:4]))} beside it left alone"
     elif part.tensors_beside:
-        note += f"; {part.tensors_beside} tensors of an optimizer left alone"
+        note += f"{',' if part.at else ';'} {_number(part.tensors_beside, 'tensor')} of an optimizer left alone"
     return part.table, (note, *part.notes)
 
 
 def _count(names: list[str], what: str) -> str:
-    return f"{len(names)} {what}{'' if len(names) == 1 else 's'}"
+    return _number(len(names), what)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
