@@ -42,6 +42,7 @@ Layout = Literal["replicas", "shards", "rows"]
 START = "torchrun --nproc-per-node {} -m tiebeam train"
 _PATIENCE = timedelta(minutes=10)  # for a process that is there and silent; one that ends is noticed at once
 _ROLL_CALL_SECONDS = 1.0
+_OLDEST = "2.9"
 
 
 class ProcessLost(TiebeamError):
@@ -91,6 +92,11 @@ class Distribution:
 
     def check(self, settings: Settings) -> None:
         """Refuse what these processes cannot do together, before anything is built."""
+        if self.world > 1 and torch.__version__ < _OLDEST:
+            raise BadRequest(
+                f"several processes need torch {_OLDEST} or newer, for states without pickles, and this is "
+                f"{torch.__version__}; upgrade it, or train with one"
+            )
         if settings.batch % self.world:
             part = self.world * settings.context * settings.accumulate
             raise BadRequest(
