@@ -9,26 +9,40 @@ lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets
 `shard_vocabulary(model)` shares its table out over the ranks of a job (sharded.py says how).
 """
 
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as missing:
-    from tiebeam.errors import MissingExtra
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-    raise MissingExtra("tiebeam.nn", "train") from missing
+from tiebeam.errors import MissingExtra
+from tiebeam.nn.config import GPTConfig, tied_init_std
 
-from tiebeam.nn.config import GPTConfig
-from tiebeam.nn.gpt import GPT
-from tiebeam.nn.loss import tied_cross_entropy
-from tiebeam.nn.provenance import Provenance, gradient_provenance
-from tiebeam.nn.sharded import (
-    ShardedEmbedding,
-    keep_from_ddp,
-    shard_vocabulary,
-    sharded_parameters,
-    whole_model,
-)
-from tiebeam.nn.table import TiedEmbedding, tied_init_std
-from tiebeam.nn.untying import split_parameter
+if TYPE_CHECKING:
+    from tiebeam.nn.gpt import GPT
+    from tiebeam.nn.loss import tied_cross_entropy
+    from tiebeam.nn.provenance import Provenance, gradient_provenance
+    from tiebeam.nn.sharded import (
+        ShardedEmbedding,
+        keep_from_ddp,
+        shard_vocabulary,
+        sharded_parameters,
+        whole_model,
+    )
+    from tiebeam.nn.table import TiedEmbedding
+    from tiebeam.nn.untying import split_parameter
+
+# Loaded on first use: the configuration is also the MLX model's, on machines that have no torch.
+_HOME = {
+    "GPT": "tiebeam.nn.gpt",
+    "Provenance": "tiebeam.nn.provenance",
+    "ShardedEmbedding": "tiebeam.nn.sharded",
+    "TiedEmbedding": "tiebeam.nn.table",
+    "gradient_provenance": "tiebeam.nn.provenance",
+    "keep_from_ddp": "tiebeam.nn.sharded",
+    "shard_vocabulary": "tiebeam.nn.sharded",
+    "sharded_parameters": "tiebeam.nn.sharded",
+    "split_parameter": "tiebeam.nn.untying",
+    "tied_cross_entropy": "tiebeam.nn.loss",
+    "whole_model": "tiebeam.nn.sharded",
+}
 
 __all__ = [
     "GPT",
@@ -45,3 +59,16 @@ __all__ = [
     "tied_init_std",
     "whole_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tiebeam.nn' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise MissingExtra(f"tiebeam.nn.{name}", "train") from missing
+    globals()[name] = value
+    return value

@@ -12,14 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from tiebeam.errors import BadRequest
-from tiebeam.nn.table import tied_init_std
 
 Arch = Literal["standard", "golf"]
-GOLF_NORM_EPS = torch.finfo(torch.float32).eps  # what F.rms_norm takes when none is given, as parameter-golf does
+GOLF_NORM_EPS = 2.0**-23  # float32's epsilon: what F.rms_norm takes when none is given, as parameter-golf does
 _ARCHITECTURES = {"standard": ("qwen3", "Qwen3ForCausalLM"), "golf": ("tiebeam_golf", "TiebeamGolfForCausalLM")}
+
+
+def tied_init_std(dim: int) -> float:
+    """min(0.02, 2.5 / dim): a token's own logit starts at dim * std, and from about 3 up the first loss suffers."""
+    return min(0.02, 2.5 / dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,11 @@ class GPT(nn.Module):
     def tied(self) -> bool:
         return self.lm_head is None
 
+    @property
+    def size(self) -> int:
+        """Parameters, each once."""
+        return sum(p.numel() for p in self.parameters())
+
     def forward(
         self, ids: Tensor, targets: Tensor | None = None, **options: Any
     ) -> Tensor:  # [B, T] -> [B, T, V] or []

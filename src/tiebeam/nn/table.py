@@ -19,14 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiebeam.errors import BadRequest
+from tiebeam.nn.config import tied_init_std
 from tiebeam.nn.loss import SoftcapKind, softcapped, tied_cross_entropy
 from tiebeam.nn.modes import eager_only, in_functorch
 from tiebeam.nn.untying import Optimizers, split_parameter
-
-
-def tied_init_std(dim: int) -> float:
-    """min(0.02, 2.5 / dim): a token's own logit starts at dim * std, and from about 3 up the first loss suffers."""
-    return min(0.02, 2.5 / dim)
 
 
 class TiedEmbedding(nn.Module):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tiebeam._version import __version__
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
-    from tiebeam.nn import GPT
-    from tiebeam.train.evaluation import Evaluation
+    from tiebeam.train.result import Evaluation
     from tiebeam.train.settings import Settings
 
 
-def card_of(settings: Settings, corpus: Corpus, model: GPT, final: Evaluation, steps: int) -> str:
+class Trained(Protocol):
+    """What a card says of a model, whichever backend trained it."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def tied(self) -> bool: ...
+
+
+def card_of(settings: Settings, corpus: Corpus, model: Trained, final: Evaluation, steps: int) -> str:
     """README.md of the run directory."""
-    params = sum(p.numel() for p in model.parameters())
     tie = "one shared table" if model.tied else "two tables"
     opening = (
         "`AutoModelForCausalLM.from_pretrained(DIR)` opens it as a Qwen3 model.\n"
@@ -26,7 +34,8 @@ def card_of(settings: Settings, corpus: Corpus, model: GPT, final: Evaluation, s
     return (
         "---\nlibrary_name: tiebeam\ntags:\n- tiebeam\n---\n\n"
         f"# A small GPT with {tie}\n\n"
-        f"{params:,} parameters, {settings.layers} layers of width {settings.dim}, a vocabulary of {corpus.vocab:,}. "
+        f"{model.size:,} parameters, {settings.layers} layers of width {settings.dim}, "
+        f"a vocabulary of {corpus.vocab:,}. "
         f"Trained by tiebeam {__version__} for {steps:,} steps of {settings.batch_tokens:,} tokens.\n\n"
         f"| held-out | |\n|---|---:|\n| bits per byte | {final.bpb:.4f} |\n| nats per token | {final.nats:.4f} |\n"
         f"| tokens | {final.tokens:,} |\n\n{opening}\n"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,22 +13,13 @@ from tiebeam.corpus import bits_per_byte
 from tiebeam.corpus.batches import Batch, every_target
 from tiebeam.train.distribution import Distribution
 from tiebeam.train.machine import arithmetic
+from tiebeam.train.result import Evaluation
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
 
 _NOTHING = -100  # a target that does not count
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    nats: float
-    bpb: float
-    tokens: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,10 @@ from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, Provenance, gradient_provenance
 from tiebeam.train.card import card_of
 from tiebeam.train.distribution import Distribution, ProcessLost
-from tiebeam.train.evaluation import Evaluation, evaluate
+from tiebeam.train.evaluation import evaluate
 from tiebeam.train.machine import arithmetic
 from tiebeam.train.optimizers import make_optimizers
+from tiebeam.train.result import Diverged, Evaluation, Result
 from tiebeam.train.rundir import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import Settings
@@ -39,27 +39,6 @@ Report = Callable[[dict[str, Any]], None]
 _GLANCE = 1 << 16  # targets of a validation on the way
 
 
-class Diverged(TiebeamError):
-    """The loss stopped being a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a run ended."""
-
-    path: str
-    steps: int
-    seconds: float
-    tokens_per_second: float
-    final: Evaluation
-    params: int
-    tied: bool
-    finished: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def train(
     settings: Settings, corpus: Corpus, out: Path, *, resume: bool = False, force: bool = False,
     report: Report | None = None, interrupted: Callable[[], bool] = lambda: False,
@@ -69,6 +48,8 @@ def train(
 
     With several `processes`, joined already, all of them make the same call.
     """
+    if settings.backend != "torch":
+        raise BadRequest(f"tiebeam.train runs on torch and backend is {settings.backend!r}; use tiebeam.mlx.train")
     processes = processes or Distribution()
     processes.check(settings)
     run = RunDirectory.open(out) if resume else RunDirectory(out)
@@ -152,10 +133,7 @@ class _Run:
                 total += float(loss.detach())
         [total] = processes.summed(total / processes.world)
         if not math.isfinite(total):
-            raise Diverged(
-                f"the loss is {total} at step {self.step}; lower the rates (--rate-scale 0.5), warm up longer "
-                f"(--warmup-steps {max(50, 2 * settings.warmup_steps)}), or add --softcap 15"
-            )
+            raise Diverged(total, self.step, settings.warmup_steps)
         provenance = watch.result.to_dict() if watch else self._two_gradients() if look else {}
         self.optimizers.step()
         self.optimizers.zero_grad()

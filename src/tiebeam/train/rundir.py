@@ -13,12 +13,12 @@ import os
 import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.state import FACTS, read_facts, read_whole, write_shared
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tiebeam.train.distribution import Distribution
 
 RUN, METRICS, STATE, MODEL = "run.json", "metrics.jsonl", "resume.safetensors", "model.safetensors"
+FACTS = "facts.json"
 _STATES = "resume-"
 
 
@@ -61,14 +62,13 @@ class RunDirectory:
         return cls(place)
 
     def write_run(self, settings: Mapping[str, Any], corpus: Corpus) -> None:
-        import torch
-
+        backend = str(settings.get("backend", "torch"))
         document = {
             "settings": dict(settings),
             "corpus": corpus.to_dict(),
             "versions": {
                 "tiebeam": __version__,
-                "torch": torch.__version__,
+                backend: version(backend),
                 "python": platform.python_version(),
             },
         }
@@ -127,6 +127,8 @@ class RunDirectory:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
         processes.barrier()
+        from tiebeam.train.state import write_shared
+
         write_shared(beside, tensors)
         if processes.is_main:
             _write_through(beside / FACTS, json.dumps(facts).encode())
@@ -137,6 +139,8 @@ class RunDirectory:
 
     def saved_state(self) -> Path:
         """The last complete state: a file, or a directory."""
+        from tiebeam.train.state import read_facts
+
         states = self._states()
         if not states:
             raise UnreadableInput(f"{self.path} has no {STATE}: the run never got as far as a saved state; start again")
@@ -144,6 +148,8 @@ class RunDirectory:
 
     def load_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Whole tensors and facts, by one process."""
+        from tiebeam.train.state import read_facts, read_whole
+
         saved = self.saved_state()
         return read_whole(saved), read_facts(saved)
 

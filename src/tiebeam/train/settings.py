@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn import GPTConfig
-from tiebeam.train.optimizers import Preset, Rates
+from tiebeam.train.rates import Preset, Rates
 
 CHECKPOINT_SECONDS = 60.0
+Backend = Literal["torch", "mlx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,19 @@ class Settings:
     device: str = "auto"
     threads: int | None = None
     compile: bool = False
+    backend: Backend = "torch"
 
     def __post_init__(self) -> None:
+        if self.backend not in ("torch", "mlx"):
+            raise BadRequest(f"the backend is {self.backend!r}; it is 'torch' or 'mlx'")
+        if self.backend == "mlx" and self.compile:
+            raise BadRequest("--compile is torch's; on MLX the loss is evaluated chunk by chunk, so leave it off")
+        if self.backend == "mlx" and self.threads is not None:
+            raise BadRequest(f"--threads {self.threads} is for torch; MLX sees to its own threads, so leave it off")
+        if self.arch == "standard" and self.softcap is not None:  # before the training, not at its end
+            raise BadRequest(
+                f"--softcap {self.softcap} has no word in a Qwen3 checkpoint; leave it off, or --arch golf"
+            )
         if (self.steps is None) == (self.minutes is None):
             raise BadRequest("say how long to train: either --steps N or --minutes M")
         if (self.steps is not None and self.steps < 1) or (self.minutes is not None and self.minutes <= 0):

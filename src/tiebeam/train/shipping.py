@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.evaluation import Evaluation, evaluate
+from tiebeam.train.evaluation import evaluate
 from tiebeam.train.packing import pack, unpack
+from tiebeam.train.result import Evaluation
 from tiebeam.train.rundir import MODEL, RunDirectory
 
 if TYPE_CHECKING:

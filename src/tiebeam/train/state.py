@@ -18,9 +18,9 @@ from torch import Tensor
 
 from tiebeam.errors import UnreadableInput
 from tiebeam.nn import GPT, ShardedEmbedding, sharded_parameters
+from tiebeam.train.rundir import FACTS
 from tiebeam.train.sharing import local_part
 
-FACTS = "facts.json"
 Optimizers = Sequence[torch.optim.Optimizer]
 
 
