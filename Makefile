@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := gguf,joint,corpus,train,hf,studio
+EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
 
 .PHONY: setup run test lint bench docs clean
 .DEFAULT_GOAL := run

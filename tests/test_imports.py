@@ -11,7 +11,7 @@ import pytest
 import tiebeam
 from building import llama_config, table, write_model
 
-HEAVY = ("torch", "transformers", "gguf", "huggingface_hub", "matplotlib", "starlette", "tokenizers")
+HEAVY = ("torch", "mlx", "transformers", "gguf", "huggingface_hub", "matplotlib", "starlette", "tokenizers")
 SRC = str(Path(tiebeam.__file__).parent.parent)
 
 

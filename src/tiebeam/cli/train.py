@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
@@ -66,6 +69,8 @@ def tie_option(value: str) -> bool | float:
 @click.option("--rate-scale", type=float, default=1.0, show_default=True, metavar="F", help="Multiply every rate.")
 @click.option("--warmup-steps", type=int, default=20, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--backend", type=click.Choice(["torch", "mlx"]), default="torch", show_default=True,
+              help="mlx: Apple silicon's own (pip install 'tiebeam[mlx]'); the same run and files.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="D",
               help="cpu, cuda, mps; auto takes the fastest there. bf16 on a GPU, fp32 on a CPU.")  # fmt: skip
 @click.option("--threads", type=int, metavar="N", help="CPU threads (default: those that are free).")
@@ -106,11 +111,10 @@ def command(
     torchrun --nproc-per-node 2 -m tiebeam train --minutes 2
     torchrun --nproc-per-node 8 -m tiebeam train books/ --shard --batch-tokens 524288
     """
-    from tiebeam.train import Distribution
-
-    processes = Distribution.from_environment(shard=shard, shard_vocab=shard_vocab)
+    where = Path(out)
+    processes = _processes(_backend(options["backend"], where, resume), shard, shard_vocab)
     with _one_voice(processes):
-        _train(text, Path(out), resume, force, quiet, as_json, options, processes)
+        _train(text, where, resume, force, quiet, as_json, options, processes)
 
 
 def _train(
@@ -121,10 +125,10 @@ def _train(
     quiet: bool,
     as_json: bool,
     options: dict[str, Any],
-    processes: Distribution,
+    processes: Distribution | _Alone,
 ) -> None:
     from tiebeam.corpus import build_corpus
-    from tiebeam.train import RunDirectory, Settings, train
+    from tiebeam.train import RunDirectory, Settings
     from tiebeam.train.tracking import tracker
 
     progress = Progress(quiet or as_json or not processes.is_main)
@@ -136,10 +140,12 @@ def _train(
         if options["save_every"]:
             settings = replace(settings, save_every=options["save_every"])
         processes.check(settings)
+        train = _trainer(processes)
         corpus = build_corpus([saved["corpus"]["path"]], progress=progress)
     else:
         settings = _settings(options)
         processes.check(settings)
+        train = _trainer(processes)
         if where.exists() and any(where.iterdir()) and not force:
             RunDirectory.create(where)  # refuse before the corpus is built
         corpus = build_corpus(
@@ -158,9 +164,7 @@ def _train(
             track(record)
             _show(progress, record)
 
-        result = train(
-            settings, corpus, where, resume=resume, force=force, report=report, interrupted=stopped, processes=processes
-        )
+        result = train(settings, corpus, where, resume=resume, force=force, report=report, interrupted=stopped)
     progress.close()
     if not processes.is_main:
         raise click.exceptions.Exit(0 if result.finished else 130)
@@ -175,7 +179,7 @@ def _train(
 
 
 @contextmanager
-def _one_voice(processes: Distribution) -> Iterator[None]:
+def _one_voice(processes: Distribution | _Alone) -> Iterator[None]:
     """Several processes mostly find the same thing wrong: it is said once.
 
     Before they have met, the others wait: when the first one has said it and ended, torchrun ends them.
@@ -195,7 +199,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     from tiebeam.train.settings import scaled
 
     names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
-             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "device", "threads")  # fmt: skip
+             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "backend", "device", "threads")  # fmt: skip
     chosen = {name: options[name] for name in names}
     softcap = options["softcap"]
     if softcap is None and options["arch"] == "golf":
@@ -211,6 +215,57 @@ def _settings(options: dict[str, Any]) -> Settings:
         rates=scaled(Rates(), options["rate_scale"]),
         compile=options["compile_model"],
     )
+
+
+class _Alone(AbstractContextManager["_Alone"]):
+    """The one process of a run on MLX: what is asked of a Distribution, without torch."""
+
+    rank, world, is_main, joined, start = 0, 1, True, False, "tiebeam train"
+
+    def check(self, settings: Settings) -> None:
+        """One process can do whatever the settings allow."""
+
+    def speaks_first(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _backend(asked: str, where: Path, resume: bool) -> str:
+    """A run goes on with the backend that it was begun with; only an explicit --backend can disagree."""
+    from tiebeam.train import RunDirectory, Settings
+
+    if not resume:
+        return asked
+    begun = Settings.from_dict(RunDirectory.open(where).read_run()["settings"]).backend
+    given = click.get_current_context().get_parameter_source("backend") is not ParameterSource.DEFAULT
+    if given and asked != begun:
+        raise BadRequest(
+            f"the run at {where} was begun on {begun} and its state is {begun}'s; leave out --backend {asked}"
+        )
+    return begun
+
+
+def _processes(backend: str, shard: bool, shard_vocab: bool) -> Distribution | _Alone:
+    if backend == "torch":
+        from tiebeam.train import Distribution
+
+        return Distribution.from_environment(shard=shard, shard_vocab=shard_vocab)
+    if shard or shard_vocab or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BadRequest("a run on MLX is one process; leave out torchrun and --shard, or train with --backend torch")
+    return _Alone()
+
+
+def _trainer(processes: Distribution | _Alone) -> Callable[..., Result]:
+    """The backend's loop; that it is missing should be known before a corpus is built."""
+    if isinstance(processes, _Alone):
+        from tiebeam.mlx import train as train_on_mlx
+
+        return train_on_mlx
+    from tiebeam.train import train
+
+    return partial(train, processes=processes)
 
 
 def _show(progress: Progress, record: dict[str, Any]) -> None:

@@ -1,0 +1,118 @@
+"""MLX against torch from the same weights: how far apart, as a share of what is allowed, and the loss's memory.
+
+The curves are 20 steps of training in float32 (torch's Muon takes bfloat16 where the CPU has it, and is asked not to).
+python bench/parity.py [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import torch
+from _common import Row, main, row
+from mlx.utils import tree_flatten
+
+from tiebeam import mlx, nn
+from tiebeam.corpus import Corpus, build_corpus
+from tiebeam.mlx.gradients import accumulated
+from tiebeam.train import Rates, RunDirectory, Settings, muon, train
+
+CASES: list[dict[str, Any]] = [
+    {"arch": "standard", "tie": True},
+    {"arch": "standard", "tie": False},
+    {"arch": "golf", "tie": True, "softcap": 15.0, "z_loss": 1e-4},
+    {"arch": "golf", "tie": False, "softcap": 15.0},
+    {"arch": "standard", "tie": 0.5, "accumulate": 2},
+]
+SHAPE = {"layers": 2, "dim": 64, "heads": 4, "kv_heads": 2, "mlp_dim": 128, "context": 64, "batch_tokens": 512}
+
+
+def twins(settings: Settings, vocab: int) -> tuple[nn.GPT, mlx.GPT]:
+    torch.manual_seed(settings.seed)
+    one = nn.GPT(settings.model(vocab))
+    other = mlx.GPT(one.config)
+    other.load({name: tensor.detach().numpy() for name, tensor in one.state_dict().items()})
+    return one, other
+
+
+def apart(settings: Settings, vocab: int) -> tuple[float, float]:
+    """The difference of the losses, and of the gradients by each tensor's largest number."""
+    one, other = twins(settings, vocab)
+    with torch.no_grad():  # off the first values, where whole matrices and their gradients are zero
+        for parameter in one.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    other.load({name: tensor.detach().numpy() for name, tensor in one.state_dict().items()})
+    x, y = np.random.default_rng(0).integers(0, vocab, (2, settings.batch, settings.context))
+    loss = one(torch.from_numpy(x), torch.from_numpy(y), z_loss=settings.z_loss)
+    loss.backward()
+    found = accumulated(other, iter([(x, y)]), 1, z_loss=settings.z_loss)
+    gradients = dict(tree_flatten(found.tree))
+    furthest = max(
+        float(np.abs(np.array(gradients[name]) - p.grad.numpy()).max() / p.grad.abs().max())
+        for name, p in one.named_parameters()
+        if p.grad is not None
+    )
+    return abs(found.loss - loss.item()), furthest
+
+
+def curves(settings: dict[str, Any], corpus: Corpus, where: Path) -> float:
+    """The largest difference of two 20-step curves."""
+    on_torch = Settings(**settings, threads=1)
+    on_mlx = Settings(**settings, backend="mlx")
+    train(on_torch, corpus, where / "torch", force=True)
+    mlx.train(on_mlx, corpus, where / "mlx", force=True, model=twins(on_mlx, corpus.vocab)[1])
+    one, other = (
+        [record["loss"] for record in RunDirectory.open(where / name).metrics() if "loss" in record]
+        for name in ("torch", "mlx")
+    )
+    assert len(one) == len(other) == 20
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def memory(tokens: int, vocab: int, dim: int) -> float:
+    """The peak of loss and gradients, over all the logits."""
+    h, W = mx.random.normal((tokens, dim)), mx.random.normal((vocab, dim)) * 0.02
+    targets = mx.random.randint(0, vocab, (tokens,))
+    mx.eval(h, W, targets)
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    mx.eval(mx.value_and_grad(lambda h, W: mlx.tied_cross_entropy(h, W, targets), argnums=(0, 1))(h, W))
+    return (mx.get_peak_memory() - before) / (4 * tokens * vocab)
+
+
+def rows(quick: bool) -> list[Row]:
+    muon.fast_dtype = lambda device: torch.float32
+    measured = []
+    with tempfile.TemporaryDirectory() as scratch:
+        where = Path(scratch)
+        for i in range(40):
+            (where / f"{i}.txt").write_text("".join(f"{j} is {math.isqrt(j * i)} and {j % 7}\n" for j in range(200)))
+        corpus = build_corpus(sorted(where.glob("*.txt")), where / "corpus", vocab=400)
+        for case in CASES[:2] if quick else CASES:
+            name = ", ".join(f"{key} {value}" for key, value in case.items())
+            settings = {**SHAPE, **case, "steps": 20, "log_every": 1, "validate_every": 1.0, "rates": Rates()}
+            loss, gradient = apart(Settings(**settings), corpus.vocab)
+            curve = curves(settings, corpus, where)
+            measured += [
+                row(f"loss apart: {name}", loss / 1e-4, "1e-4 nats", "<= 1.0"),
+                row(f"gradients apart: {name}", gradient / 1e-3, "1e-3 of each tensor's largest", "<= 1.0"),
+                row(f"20 steps apart: {name}", curve / 2e-3, "2e-3 nats", "<= 1.0"),
+            ]
+    tokens, vocab, dim = (2048, 16_384, 32) if quick else (4096, 50_257, 64)
+    shape = f"{tokens:,} tokens, V {vocab:,}, d {dim}"
+    return [*measured, row(f"peak memory of the loss: {shape}", memory(tokens, vocab, dim), "its logits", "<= 0.5")]
+
+
+if __name__ == "__main__":
+    main(rows)
