@@ -13,8 +13,8 @@ class Diverged(TiebeamError):
 
     def __init__(self, loss: float, step: int, warmup_steps: int) -> None:
         super().__init__(
-            f"the loss is {loss} at step {step}; lower the rates (--rate-scale 0.5), warm up longer "
-            f"(--warmup-steps {max(50, 2 * warmup_steps)}), or add --softcap 15"
+            f"the loss is {loss} at step {step}; lower the rates (--rate-scale 0.5) or warm up longer "
+            f"(--warmup-steps {max(50, 2 * warmup_steps)})"
         )
 
 
