@@ -266,19 +266,6 @@ _ALL = (
         ("safetensors#493", "Megatron-Bridge#919"),
     ),
     Code(
-        "TB207", _NOTE, "a training checkpoint that is not consolidated",
-        "Several processes each saved their own part: torch's distributed checkpoint (FSDP), DeepSpeed's ZeRO, or one file "
-        "a process. What is said of the pair is said of the parts put together.",
-        "No loader opens it as it is. `tiebeam tie`, `tiebeam untie` and `tiebeam doctor --fix` do, and write the whole "
-        "model. Otherwise consolidate it with its own tool, and look again at what that wrote: "
-        "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt` for DCP, "
-        "`python zero_to_fp32.py DIR OUT` (it lies in the checkpoint) for DeepSpeed, `accelerate merge-weights DIR OUT` for "
-        "FSDP under accelerate.",
-        "from_pretrained finds no weights in the folder; or a tied model comes out of the merge without its head, or with "
-        "two.",
-        ("DeepSpeed#1896", "DeepSpeed#3824"),
-    ),
-    Code(
         "TB509", _ERROR, "_tied_weights_keys is a list, and this transformers needs a mapping",
         "The model's code was written for transformers 4.",
         "Set _tied_weights_keys = {\"lm_head.weight\": \"model.embed_tokens.weight\"} on the class, or load with transformers 4.",
@@ -315,3 +302,4 @@ _ALL = (
 )  # fmt: skip
 
 CODES = {code.code: code for code in _ALL}
+assert len(CODES) == len(_ALL), "a code stands twice"

@@ -130,7 +130,7 @@ class _Run:
         spent = time.perf_counter() - started
         self.seconds += spent
         if look:
-            speed = settings.batch * settings.accumulate * settings.context / spent
+            speed = settings.step_tokens / spent
             self._log({"loss": found.loss, "rate": rate, "tokens_per_second": speed, **shares})
 
     def _log(self, values: dict[str, Any]) -> None:
@@ -173,13 +173,11 @@ class _Run:
             )
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
-        settings = self.settings
-        tokens = self.step * settings.batch * settings.accumulate * settings.context
         return Result(
             path=str(self.run.path),
             steps=self.step,
             seconds=self.seconds,
-            tokens_per_second=tokens / self.seconds if self.seconds else 0.0,
+            tokens_per_second=self.step * self.settings.step_tokens / self.seconds if self.seconds else 0.0,
             final=final,
             params=self.model.size,
             tied=self.model.tied,

@@ -145,7 +145,7 @@ class _Run:
                 {
                     "loss": total,
                     "rate": rate,
-                    "tokens_per_second": settings.batch * settings.accumulate * settings.context / spent,
+                    "tokens_per_second": settings.step_tokens / spent,
                     **provenance,
                 }
             )
@@ -222,13 +222,11 @@ class _Run:
             )
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
-        settings = self.settings
-        tokens = self.step * settings.batch * settings.accumulate * settings.context
         return Result(
             path=str(self.run.path),
             steps=self.step,
             seconds=self.seconds,
-            tokens_per_second=tokens / self.seconds if self.seconds else 0.0,
+            tokens_per_second=self.step * self.settings.step_tokens / self.seconds if self.seconds else 0.0,
             final=final,
             params=self.processes.parameters(self.model),
             tied=self.model.tied,

@@ -32,7 +32,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended."""
+    """How a run ended. `tokens_per_second` is of training alone."""
 
     path: str
     steps: int

@@ -77,6 +77,11 @@ class Settings:
         """Windows in one micro-batch."""
         return self.batch_tokens // (self.context * self.accumulate)
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a step sees: whole windows, so no more than `batch_tokens`."""
+        return self.batch * self.accumulate * self.context
+
     def model(self, vocab: int) -> GPTConfig:
         return GPTConfig(
             vocab=vocab, dim=self.dim, layers=self.layers, heads=self.heads, arch=self.arch,  # type: ignore[arg-type]
