@@ -48,7 +48,7 @@ def examine(run: Planned, corpus: Corpus, counts: NDArray[np.int64]) -> Examined
     metrics = list(RunDirectory.open(run.path).metrics())
     final = final_of(run.path)
     settings = run.contender.settings
-    tokens = settings.batch * settings.accumulate * settings.context
+    tokens = settings.step_tokens
     looks, losses = _looks(run, corpus, counts, model, final)
     peak = _json(run.path / MEMORY).get("peak_bytes")
     record = {
