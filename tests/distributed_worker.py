@@ -104,3 +104,4 @@ if __name__ == "__main__":
         dist.all_gather_object(everyone, seen)
         if processes.is_main:
             Path(plan["looks"]).write_text(json.dumps(everyone))
+    processes.end()

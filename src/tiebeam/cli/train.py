@@ -113,8 +113,13 @@ def command(
     """
     where = Path(out)
     processes = _processes(_backend(options["backend"], where, resume), shard, shard_vocab)
-    with _one_voice(processes):
-        _train(text, where, resume, force, quiet, as_json, options, processes)
+    try:
+        with _one_voice(processes):
+            _train(text, where, resume, force, quiet, as_json, options, processes)
+    except click.exceptions.Exit as leaving:
+        processes.end(leaving.exit_code)
+        raise
+    processes.end()
 
 
 def _train(
@@ -227,6 +232,9 @@ class _Alone(AbstractContextManager["_Alone"]):
 
     def speaks_first(self) -> bool:
         return True
+
+    def end(self, code: int = 0) -> None:
+        """Python ends this one as it ends any."""
 
     def __exit__(self, *_: object) -> None:
         return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,6 +147,17 @@ class Distribution:
         # After an error the others may be gone, and taking leave of them could wait for ever.
         if self.world > 1 and kind is None:
             dist.destroy_process_group()
+
+    def end(self, code: int = 0) -> None:
+        """End a process that has left the others, when all is written; a run of one process ends as any does.
+
+        Without Python's own farewell: torch's threads for gloo may still be there when its libraries are taken down,
+        now and then that aborts the process, and torchrun would report a finished run as failed.
+        """
+        if self.world > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def wrap(self, model: GPT, compile_it: bool = False) -> Any:
         """What to call for a loss in place of `model`, which stays what it was under its wrapper."""
