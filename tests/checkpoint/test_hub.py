@@ -254,6 +254,7 @@ def test_the_environment_alone_is_enough_in_a_fresh_process(hub: Hub, tiny: Path
         "HF_ENDPOINT": hub.url + "/",
         "HF_TOKEN": "hf_env",
         "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",  # other tests set it for their own processes
         "HF_HUB_ETAG_TIMEOUT": "120",  # a busy machine may be slow to start the process
         "HF_HUB_DOWNLOAD_TIMEOUT": "120",
         "PYTHONPATH": str(Path(tiebeam.__file__).parents[1]),
