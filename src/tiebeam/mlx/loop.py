@@ -23,13 +23,12 @@ from tiebeam.mlx.rundir import ArrayRunDirectory
 from tiebeam.train.card import card_of
 from tiebeam.train.result import Diverged, Evaluation, Result
 from tiebeam.train.schedule import Budget, Schedule
-from tiebeam.train.settings import Settings
+from tiebeam.train.settings import GLANCE_TOKENS, Settings
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
 
 Report = Callable[[dict[str, Any]], None]
-_GLANCE = 1 << 16  # targets of a validation on the way
 
 
 def train(
@@ -100,12 +99,12 @@ class _Run:
             self._one_step()
             if self._done() >= next_check and self._done() < 1:
                 next_check += self.settings.validate_every
-                self._validate(_GLANCE)
+                self._validate(GLANCE_TOKENS)
             stop = interrupted()
             if stop or time.monotonic() - self._saved_at > self.settings.save_every:
                 self._save()
             if stop:
-                return self._result(self._validate(_GLANCE), finished=False)
+                return self._result(self._validate(GLANCE_TOKENS), finished=False)
         return self._result(self._finish(), finished=True)
 
     def _done(self) -> float:

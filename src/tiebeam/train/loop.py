@@ -29,14 +29,13 @@ from tiebeam.train.optimizers import make_optimizers
 from tiebeam.train.result import Diverged, Evaluation, Result
 from tiebeam.train.rundir import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
-from tiebeam.train.settings import Settings
+from tiebeam.train.settings import GLANCE_TOKENS, Settings
 from tiebeam.train.state import load_into, read_facts, read_shared, read_whole, state_of
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
 
 Report = Callable[[dict[str, Any]], None]
-_GLANCE = 1 << 16  # targets of a validation on the way
 
 
 def train(
@@ -99,11 +98,11 @@ class _Run:
             self.seconds, save, stop = self.processes.agree(self.seconds, self._save_is_due(), interrupted())
             if self._done() >= next_check and self._done() < 1:
                 next_check += self.settings.validate_every
-                self._validate(_GLANCE)
+                self._validate(GLANCE_TOKENS)
             if stop or save:
                 self._save()
             if stop:
-                return self._result(self._validate(_GLANCE), finished=False)
+                return self._result(self._validate(GLANCE_TOKENS), finished=False)
         return self._result(self._finish(), finished=True)
 
     def _done(self) -> float:
