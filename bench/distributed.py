@@ -171,8 +171,8 @@ def speed_rows(quick: bool) -> Iterator[Row]:
     best = dict.fromkeys(ways, 0.0)
     with tempfile.TemporaryDirectory() as where:
         corpus = Path(where, "corpus")
-        build_corpus([], corpus, vocab=2048 if quick else 8192, max_bytes=2_000_000)
-        size = ["--steps", "12" if quick else "30", "--batch-tokens", "8192"]
+        build_corpus([], corpus, max_bytes=500_000)
+        size = ["--steps", "10" if quick else "20", "--batch-tokens", "4096"]
         for _ in range(2 if quick else 3):
             for side, command in ways.items():
                 out = [str(corpus), "--out", f"{where}/run", "--force", "--json", "--quiet"]
