@@ -9,7 +9,7 @@ import tiebeam
 from tiebeam import Tie
 from tiebeam.corpus import build_corpus
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train import RunDirectory, Settings, evaluate, train
+from tiebeam.train import Rates, RunDirectory, Settings, evaluate, train
 from tiebeam.train.loop import Diverged
 from tiebeam.train.shipping import open_run, restore, ship
 
@@ -94,8 +94,6 @@ def test_validation_counts_every_target_and_every_byte(corpus, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_with_what_to_change(corpus, tmp_path):
-    from tiebeam.train import Rates
-
     wild = Rates(matrices=1e30, table=1e30, scalars=1e30)
     with pytest.raises(Diverged, match="--rate-scale"):
         train(settings(rates=wild, steps=40), corpus, tmp_path / "run")
@@ -131,7 +129,13 @@ def test_what_is_no_run_is_refused(corpus, tmp_path):
 def test_the_settings_survive_the_run_file(corpus, tmp_path):
     train(settings(tie=0.5), corpus, tmp_path / "run")
     saved = RunDirectory.open(tmp_path / "run").read_run()
-    assert Settings.from_dict(saved["settings"]) == settings(tie=0.5)
+    assert Settings.from_dict(saved["settings"]).to_dict() == settings(tie=0.5).to_dict()
+
+
+def test_each_architecture_has_its_own_rate_for_a_tied_table():
+    assert settings(arch="standard").heights.table > settings(arch="golf", softcap=15.0).heights.table
+    assert settings(rates=Rates(table=0.01)).heights.table == 0.01
+    assert Settings.from_dict(settings().to_dict()).heights == settings().heights
 
 
 def test_a_length_must_be_given_once():

@@ -217,7 +217,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         softcap=softcap,
         minutes=minutes,
         tie=tie_option(options["tie"]),
-        rates=scaled(Rates(), options["rate_scale"]),
+        rates=scaled(Rates.of(options["arch"]), options["rate_scale"]),
         compile=options["compile_model"],
     )
 

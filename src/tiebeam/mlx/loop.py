@@ -82,7 +82,7 @@ def evaluate(model: GPT, corpus: Corpus, *, batch: int = 16, most_tokens: int | 
 class _Run:
     def __init__(self, settings: Settings, corpus: Corpus, run: ArrayRunDirectory, report: Report, model: GPT) -> None:
         self.settings, self.corpus, self.run, self.report, self.model = settings, corpus, run, report, model
-        self.optimizers = Optimizers(model, settings.rates, settings.optimizer)
+        self.optimizers = Optimizers(model, settings.heights, settings.optimizer)
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
         self.batches = Batches(corpus.train, settings.batch, settings.context, settings.seed)

@@ -73,7 +73,7 @@ class _Run:
         self.device = processes.device(settings.device)
         self.model = GPT(settings.model(corpus.vocab)).to(self.device)
         self.forward: Any = processes.wrap(self.model, settings.compile)
-        self.optimizers = make_optimizers(self.model.roles(), settings.rates, settings.optimizer, processes.spread)
+        self.optimizers = make_optimizers(self.model.roles(), settings.heights, settings.optimizer, processes.spread)
         self.guard = None
         if processes.world > 1:
             self.guard = guard(self.model, tied=self.model.tied)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
@@ -35,7 +35,8 @@ class Settings:
     minutes: float | None = None
     seed: int = 0
     optimizer: Preset = "muon"
-    rates: Rates = field(default_factory=Rates)
+    rates: Rates | None = None
+    """None takes the architecture's own."""
     warmup_steps: int = 20
     decay_from: float = 0.5
     z_loss: float = 0.0
@@ -90,8 +91,13 @@ class Settings:
             embed_dim=self.embed_dim, bridge=self.bridge,
         )  # fmt: skip
 
+    @property
+    def heights(self) -> Rates:
+        """The rates of this run."""
+        return self.rates or Rates.of(self.arch)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "rates": self.heights.to_dict()}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Settings:
