@@ -111,6 +111,7 @@ def test_an_unknown_architecture_is_looked_at_as_it_is_with_a_note(tmp_path):
     }
     lens = Lens.open(write_model(tmp_path / "m", tensors, config))
     assert "without a final norm" in lens.ends.notes[0]
+    assert not lens.norm
     np.testing.assert_allclose(lens.direct([1, 2]).matrix, table(0)[[1, 2]] @ table(1)[[1, 2]].T, rtol=1e-5)
 
 

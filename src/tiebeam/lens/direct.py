@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
-from tiebeam.lens.ends import Ends, open_model_ends
+from tiebeam.lens.ends import Ends, no_norm, open_model_ends
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
@@ -103,7 +103,8 @@ class Lens:
     ) -> Lens:  # fmt: skip
         """`norm` and `scales` say whether the embedding meets the head through the final norm and scaled."""
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-        return cls(open_model_ends(checkpoint, embed=embed, head=head), norm=norm, scales=scales, progress=progress)
+        ends = open_model_ends(checkpoint, embed=embed, head=head)
+        return cls(ends, norm=norm and ends.final_norm is not no_norm, scales=scales, progress=progress)
 
     @property
     def vocab(self) -> int:

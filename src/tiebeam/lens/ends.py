@@ -63,7 +63,7 @@ class Ends:
 
 def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str | None = None) -> Ends:
     """The ends of an open checkpoint; `embed` and `head` name the tensors where they cannot be found."""
-    scale, norm, notes = 1.0, _identity, []
+    scale, norm, notes = 1.0, no_norm, []
     readers: tuple[Reader, Reader] | None = None
     vocab = 0
     try:
@@ -91,7 +91,8 @@ def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str 
     return Ends(vocab, *readers, scale, norm, _tokenizer(checkpoint), tuple(notes))
 
 
-def _identity(x: Rows) -> Rows:
+def no_norm(x: Rows) -> Rows:
+    """The final norm of a model whose own is not known."""
     return x
 
 
