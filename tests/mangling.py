@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,15 @@ def one_sentence(error: TiebeamError) -> bool:
     assert str(error)
     assert "\n" not in str(error)
     return True
+
+
+def damage_pickle(path: Path, count: int, seed: int) -> None:
+    """Damage only the pickle inside a torch archive; every one of `count` copies must end in a result or a sentence."""
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    program = next(member for member in members if member.endswith("data.pkl"))
+    for damaged in mangled(members[program], count, seed=seed):
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, raw in members.items():
+                archive.writestr(member, damaged if member == program else raw)
+        survives(path, path.read_bytes())

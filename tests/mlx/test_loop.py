@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from small_corpus import small_corpus
+
 mx = pytest.importorskip("mlx.core", reason="mlx is not installed here", exc_type=ImportError)
 
 import torch
@@ -19,7 +21,6 @@ import tiebeam
 from mlx_twins import weights_of
 from tiebeam import Tie, mlx, nn
 from tiebeam.cli import tiebeam as program
-from tiebeam.corpus import build_corpus
 from tiebeam.decode import Decoder
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.mlx.loop import evaluate
@@ -34,10 +35,7 @@ SRC = str(Path(tiebeam.__file__).parent.parent)
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    where = tmp_path_factory.mktemp("text")
-    for i in range(30):
-        (where / f"{i}.txt").write_text(f"the cat {i} sat on the mat and the dog {i * 7} ran to the park. " * 20)
-    return build_corpus([where], tmp_path_factory.mktemp("corpus") / "c", vocab=300)
+    return small_corpus(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

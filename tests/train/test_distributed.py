@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 import distributed_worker
 import tiebeam
+from small_corpus import small_corpus
 from tiebeam import Tie
-from tiebeam.corpus import build_corpus
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.train import Distribution, RunDirectory, Settings, train
 from tiebeam.train.sharing import owners
@@ -97,10 +97,7 @@ def pid_of_rank(rank, started):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    where = tmp_path_factory.mktemp("text")
-    for i in range(30):
-        (where / f"{i}.txt").write_text(f"the cat {i} sat on the mat and the dog {i * 7} ran to the park. " * 20)
-    return build_corpus([where], tmp_path_factory.mktemp("corpus") / "c", vocab=301)
+    return small_corpus(tmp_path_factory, vocab=301)
 
 
 @pytest.fixture(scope="module")

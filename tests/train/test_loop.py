@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tiebeam
+from small_corpus import small_corpus
 from tiebeam import Tie
-from tiebeam.corpus import build_corpus
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.train import Rates, RunDirectory, Settings, evaluate, train
 from tiebeam.train.loop import Diverged
@@ -18,10 +18,7 @@ TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "conte
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    where = tmp_path_factory.mktemp("text")
-    for i in range(30):
-        (where / f"{i}.txt").write_text(f"the cat {i} sat on the mat and the dog {i * 7} ran to the park. " * 20)
-    return build_corpus([where], tmp_path_factory.mktemp("corpus") / "c", vocab=300)
+    return small_corpus(tmp_path_factory)
 
 
 def settings(**changes):

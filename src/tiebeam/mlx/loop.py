@@ -67,7 +67,6 @@ def choose_device(name: str) -> mx.Device:
 
 def evaluate(model: GPT, corpus: Corpus, *, batch: int = 16, most_tokens: int | None = None) -> Evaluation:
     """The numbers of tiebeam.train.evaluate: every held-out target once, in nats and in bits per byte."""
-
     total, tokens, text = 0.0, 0, 0
     for x, y in every_target(corpus.val, batch, model.config.context):
         total += float(np.array(model(mx.array(x), mx.array(y), reduction="sum", gradients=False)))
@@ -167,9 +166,7 @@ class _Run:
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
         self.run.forget_after(self.step)
         if self._done() >= 1:
-            raise BadRequest(
-                f"{self.run.path} is finished after {self.step:,} steps; give it more --steps or --minutes"
-            )
+            self.run.refuse_finished(self.step)
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
         return Result(

@@ -9,10 +9,9 @@ lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets
 `shard_vocabulary(model)` shares its table out over the ranks of a job (sharded.py says how).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tiebeam.errors import MissingExtra
+from tiebeam._lazy import loader
 from tiebeam.nn.config import GPTConfig, tied_init_std
 
 if TYPE_CHECKING:
@@ -60,15 +59,4 @@ __all__ = [
     "whole_model",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tiebeam.nn' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        raise MissingExtra(f"tiebeam.nn.{name}", "train") from missing
-    globals()[name] = value
-    return value
+__getattr__ = loader("tiebeam.nn", _HOME, torch_for="tiebeam.nn.{name}")

@@ -1,9 +1,8 @@
 """From a corpus to a run directory that is an ordinary checkpoint."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tiebeam.errors import MissingExtra
+from tiebeam._lazy import loader
 from tiebeam.train.rates import Rates
 from tiebeam.train.result import Evaluation, Result
 from tiebeam.train.rundir import RunDirectory
@@ -40,15 +39,4 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tiebeam.train' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        raise MissingExtra("training", "train") from missing
-    globals()[name] = value
-    return value
+__getattr__ = loader("tiebeam.train", _HOME, torch_for="training")

@@ -216,9 +216,7 @@ class _Run:
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
         self.processes.on_main(lambda: self.run.forget_after(self.step))
         if self._done() >= 1:
-            raise BadRequest(
-                f"{self.run.path} is finished after {self.step:,} steps; give it more --steps or --minutes"
-            )
+            self.run.refuse_finished(self.step)
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
         return Result(

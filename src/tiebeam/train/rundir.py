@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest, UnreadableInput
@@ -93,6 +93,10 @@ class RunDirectory:
                     yield json.loads(line)
                 except ValueError:
                     continue
+
+    def refuse_finished(self, step: int) -> NoReturn:
+        """For going on with a run that has no way to go."""
+        raise BadRequest(f"{self.path} is finished after {step:,} steps; give it more --steps or --minutes")
 
     def forget_after(self, step: int) -> None:
         """Drop the reports of steps that will be run again."""
