@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from _common import Row, interleaved, main, row
 
-from tiebeam.lens.counting import count_bigrams
+from tiebeam.lens.bigram_counts import count_bigrams
 
 GOAL = 30e6  # tokens a second on one core
 

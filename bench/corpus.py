@@ -18,7 +18,7 @@ from pathlib import Path
 from _common import Row, interleaved, main, row
 
 from tiebeam.corpus import build_corpus
-from tiebeam.corpus.sources import list_sources, read_pieces
+from tiebeam.corpus.text_sources import list_sources, read_pieces
 
 
 def rows(quick: bool) -> list[Row]:

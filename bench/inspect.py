@@ -136,7 +136,7 @@ def rows(quick: bool) -> Iterator[Row]:
         loaded = in_child(load, str(untied))
         ours = interleaved({"inspect": lambda: tiebeam.inspect(untied)}, rounds)["inspect"]
         yield row("speed of inspect, pair compared", loaded["seconds"] / ours, "loading with transformers", ">= 100")
-        before = in_child("import tiebeam, numpy, tiebeam.inspection, tiebeam.anatomy")["peak_rss"]
+        before = in_child("import tiebeam, numpy, tiebeam.inspection, tiebeam.families")["peak_rss"]
         after = in_child("import sys, tiebeam; tiebeam.inspect(sys.argv[1])", str(untied))["peak_rss"]
         yield row("peak memory growth, untied", (after - before) / 30e6, "30 MB", "<= 1.0")
         best = interleaved(

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from _common import Row, in_child, interleaved, main, row
 
-from tiebeam.nn import chunks, tied_cross_entropy
+from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 SHAPES = [(50257, 768, 4096), (128256, 2048, 1024), (1024, 512, 16384)]  # vocabulary, width, tokens
 QUICK = [(50257, 768, 1024), (128256, 2048, 512), (1024, 512, 4096)]
@@ -94,9 +94,9 @@ def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
     dh, dW = torch.empty_like(h).detach(), torch.empty_like(W).detach()
     h, W = h.detach(), W.detach()
     weight = torch.full((len(h),), 1 / len(h))
-    chunk = chunks.default_chunk(len(h), *W.shape)
-    work = chunks.Work(h, W, targets, weight, None, chunks.Shape(), chunk, torch.float32, dh=dh, dW=dW)
-    return lambda: chunks.losses_and_gradients(work)
+    chunk = chunked_loss.default_chunk(len(h), *W.shape)
+    work = chunked_loss.Work(h, W, targets, weight, None, chunked_loss.Shape(), chunk, torch.float32, dh=dh, dW=dW)
+    return lambda: chunked_loss.losses_and_gradients(work)
 
 
 MEMORY = """
@@ -146,7 +146,7 @@ def rows(quick: bool) -> Iterator[Row]:
                 yield row(f"{label}: time", ours / best[name], name, "<= 1.0")
         del sides, h, W, targets
         memory = {name: bytes_beyond_gradients(name, shape) for name in ("ours", "plain")}
-        allowed = 4 * chunks.default_chunk(tokens, vocab, dim) * vocab + 100e6
+        allowed = 4 * chunked_loss.default_chunk(tokens, vocab, dim) * vocab + 100e6
         yield row(
             f"{label}: memory beyond the gradients", memory["ours"] / allowed, "a chunk of logits + 100 MB", "<= 1.0"
         )

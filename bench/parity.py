@@ -21,10 +21,11 @@ import torch
 from _common import Row, main, row
 from mlx.utils import tree_flatten
 
-from tiebeam import mlx, nn
+from tiebeam import nn
 from tiebeam.corpus import Corpus, build_corpus
-from tiebeam.mlx.gradients import accumulated
 from tiebeam.train import Rates, RunDirectory, Settings, muon, train
+from tiebeam.train.backends import mlx
+from tiebeam.train.backends.mlx.gradients import accumulated
 
 CASES: list[dict[str, Any]] = [
     {"arch": "standard", "tie": True},

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from _common import Row, in_child, main, row
 
-from tiebeam.checkpoint.copying import Made, write_files
-from tiebeam.checkpoint.writing import Entry, layout
+from tiebeam.checkpoint.write.copy_bytes import Made, write_files
+from tiebeam.checkpoint.write.safetensors import Entry, layout
 from tiebeam.surgery import How, tie, untie
 
 UNTIE = """

@@ -6,7 +6,7 @@ import logging
 import pytest
 from hypothesis import settings
 
-from registry import registry_file
+from helpers.registry import registry_file
 
 settings.register_profile("tiebeam", deadline=None)  # no test asserts a time
 settings.load_profile("tiebeam")
@@ -25,7 +25,7 @@ def demo_directory(smollm2, tmp_path_factory):
     """What the README's commands find where they are run: a real model, a torn one, and some text."""
     from safetensors.torch import load_file, save_file
 
-    from tiny_models import build
+    from helpers.tiny_models import build
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     where = tmp_path_factory.mktemp("demo")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from building import table
+from helpers.building import table
 from tiebeam import equality
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.equality import compare

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiebeam
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 
 HEAVY = ("torch", "mlx", "transformers", "gguf", "huggingface_hub", "matplotlib", "starlette", "tokenizers")
 SRC = str(Path(tiebeam.__file__).parent.parent)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tiebeam
-from building import DIM, VOCAB, llama_config, table, write_model, write_sharded
+from helpers.building import DIM, VOCAB, llama_config, table, write_model, write_sharded
 from tiebeam import Tie
 from tiebeam.errors import BadRequest, UnreadableInput
 

@@ -1,4 +1,4 @@
-"""What a shared vocabulary sends, by hand for small numbers; tests/nn/test_sharded.py counts the real bytes."""
+"""Communication volume, by hand for small numbers; tests/nn/test_sharded_embedding.py counts the real bytes."""
 
 import pytest
 

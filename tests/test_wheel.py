@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,9 +18,9 @@ import numpy as np
 from tiebeam.decode import Decoder, Table
 from tiebeam.surgery import open_case
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
-from tiebeam.surgery.joint.fitting import fit, tables_of
-from tiebeam.surgery.joint.planning import pair_rows
-from tiebeam.surgery.joint.trial import HeldOut
+from tiebeam.surgery.joint.fit import fit, tables_of
+from tiebeam.surgery.joint.held_out import HeldOut
+from tiebeam.surgery.joint.joint_plan import pair_rows
 
 KINDS = ("wiki", "code", "shakespeare")
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
     from tiebeam.decode import Decoder
     from tiebeam.doctor import Diagnosis, Finding, examine
-    from tiebeam.doctor.live import assert_saved, guard
+    from tiebeam.doctor.guard import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
     from tiebeam.pair import Matrix, Pair, Tie
     from tiebeam.surgery import tie, untie
-    from tiebeam.surgery.live import count, share_storage, tie_, untie_
+    from tiebeam.surgery.module import count, share_storage, tie_, untie_
 
 _HOME = {
     "Budget": "tiebeam.budget",
@@ -31,18 +31,18 @@ _HOME = {
     "Report": "tiebeam.inspection",
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
-    "assert_saved": "tiebeam.doctor.live",
-    "count": "tiebeam.surgery.live",
+    "assert_saved": "tiebeam.doctor.guard",
+    "count": "tiebeam.surgery.module",
     "examine": "tiebeam.doctor",
-    "guard": "tiebeam.doctor.live",
+    "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
-    "share_storage": "tiebeam.surgery.live",
+    "share_storage": "tiebeam.surgery.module",
     "tie": "tiebeam.surgery",
-    "tie_": "tiebeam.surgery.live",
+    "tie_": "tiebeam.surgery.module",
     "untie": "tiebeam.surgery",
-    "untie_": "tiebeam.surgery.live",
+    "untie_": "tiebeam.surgery.module",
 }
 
 __all__ = [

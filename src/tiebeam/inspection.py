@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from tiebeam import anatomy
+from tiebeam import families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.equality import Difference, Equality, compare
 from tiebeam.errors import NumbersNotRead, UnreadableInput
@@ -96,28 +96,28 @@ def inspect(
     `embed` and `head` name the tensors where the architecture is unknown or the guess is wrong.
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    architecture = anatomy.lookup(checkpoint.architecture)
+    architecture = families.lookup(checkpoint.architecture)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
     joint = embed is None and head is None and is_joint(checkpoint)
     if joint:
-        found = anatomy.named_pair(shapes, JOINT_TABLE, None)
+        found = families.named_pair(shapes, JOINT_TABLE, None)
     elif embed is None and head is None:
-        found = anatomy.find_pair(shapes, checkpoint.config, architecture)
+        found = families.find_pair(shapes, checkpoint.config, architecture)
     else:
-        found = anatomy.named_pair(shapes, embed, head)
+        found = families.named_pair(shapes, embed, head)
     if joint:
-        declared = anatomy.Declared(True, f"{checkpoint.config_name}: tiebeam.joint")
+        declared = families.Declared(True, f"{checkpoint.config_name}: tiebeam.joint")
     elif checkpoint.format == "gguf":
-        declared = anatomy.declared_in_gguf(checkpoint.tensors, checkpoint.architecture)
+        declared = families.declared_in_gguf(checkpoint.tensors, checkpoint.architecture)
     else:
-        declared = anatomy.resolve_declared(checkpoint.config, architecture, checkpoint.config_name)
+        declared = families.resolve_declared(checkpoint.config, architecture, checkpoint.config_name)
     E, W = (checkpoint.tensors[name] if name else None for name in (found.embed, found.head))
     if found.candidates and declared.value is None and not (E and W):
         E = W = None  # an end that could be one of several: half a pair would be a verdict on nothing
     notes = [*checkpoint.notes, *([found.why] if found.guessed and found.why else [])]
     if not (embed or head or found.packed):
         notes += _check_vocabulary(
-            checkpoint, anatomy.vocabulary(checkpoint.config, architecture), [t for t in (E, W) if t]
+            checkpoint, families.vocabulary(checkpoint.config, architecture), [t for t in (E, W) if t]
         )
     for end, other in ((found.embed, found.head), (found.head, found.embed)):
         alias = next((name for name, kept in checkpoint.aliases.items() if kept == end), None)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from published_configs import CONFIGS
-from tiebeam.anatomy import count_from_config
+from helpers.published_configs import CONFIGS
 from tiebeam.catalog import find
+from tiebeam.families import count_from_config
 
 COUNTED = {
     name: count for name, (kind, keys) in CONFIGS.items() if (count := count_from_config({"model_type": kind, **keys}))

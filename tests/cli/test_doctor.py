@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 from tiebeam.doctor import CODES
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -111,7 +111,7 @@ def test_every_code_can_be_listed_and_explained(run):
 def test_an_adapter_is_examined_beside_its_base(run, tmp_path):
     import peft
 
-    from tiny_models import build
+    from helpers.tiny_models import build
 
     base = build("llama", tie_word_embeddings=True)
     base.save_pretrained(tmp_path / "base")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tiebeam
-from lively_models import lively, save
+from helpers.lively_models import lively, save
+from helpers.tiny_tokenizers import write_tokenizer
 from tiebeam.decode import Decoder
-from tiny_tokenizers import write_tokenizer
 
 pytest.importorskip("transformers")
 

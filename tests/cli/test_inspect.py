@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

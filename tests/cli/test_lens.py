@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from tiebeam.corpus.tokenizer import train_bpe
+    from tiebeam.corpus.training_tokenizer import train_bpe
 
     where = tmp_path_factory.mktemp("m")
     tokenizer = train_bpe(["in New York and in New York City and in York"] * 50, 280)

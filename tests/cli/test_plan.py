@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiebeam
-from building import llama_config, table, write_model
+from helpers.building import llama_config, table, write_model
 
 KEYS = ["vocab", "dim", "trunk", "matrix", "tied_total", "untied_total", "saved", "head_share", "bytes",
         "optimizer_bytes", "verdict"]  # fmt: skip

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from building import llama_config, table, write_model
-from tiny_models import build
+from helpers.building import llama_config, table, write_model
+from helpers.tiny_models import build
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tiebeam.compare import VARIANTS, Interrupted, compare
-from tiebeam.compare.page import page
-from tiebeam.compare.runs import final_of, run_all
+from tiebeam.compare.report_page import page
+from tiebeam.compare.train_runs import final_of, run_all
 from tiebeam.compare.variants import contenders
 from tiebeam.errors import BadRequest
 from tiebeam.train import RunDirectory

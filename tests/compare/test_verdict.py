@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiebeam.compare.losses import bands, mean_and_error, paired_error
+from tiebeam.compare.held_out_losses import bands, mean_and_error, paired_error
 from tiebeam.compare.variants import VARIANTS, Contender
 from tiebeam.compare.verdict import judge
 

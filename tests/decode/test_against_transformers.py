@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lively_models import TOLERANCE, lively, reference, save, sentence
+from helpers.lively_models import TOLERANCE, lively, reference, save, sentence
 from tiebeam.decode import RUNNABLE, Decoder
-from tiebeam.decode.decoder import CHUNK
+from tiebeam.decode.numpy.decoder import CHUNK
 
 pytest.importorskip("transformers")
 

@@ -6,10 +6,10 @@ import gguf
 import numpy as np
 import pytest
 
-from lively_models import TOLERANCE, lively, reference, sentence
+from helpers.lively_models import TOLERANCE, lively, reference, sentence
+from helpers.tiny_ggufs import FAMILIES, options, write_gguf
 from tiebeam.decode import Decoder
 from tiebeam.errors import UnreadableInput
-from tiny_ggufs import FAMILIES, options, write_gguf
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from building import write_model
+from helpers.building import write_model
 from tiebeam.decode import Decoder
 from tiebeam.errors import UnreadableInput
 

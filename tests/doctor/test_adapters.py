@@ -6,9 +6,9 @@ import peft
 import pytest
 import torch
 
+from helpers.tiny_models import build
 from tiebeam.doctor.adapters import examine_adapter, is_adapter
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiny_models import build
 
 
 @pytest.fixture

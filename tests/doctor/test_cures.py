@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file, save_model
 from transformers import AutoModelForCausalLM
 
+from helpers.tiny_models import build
 from tiebeam.doctor import examine
 from tiebeam.doctor.cures import plan_cure
 from tiebeam.surgery import carry_out
-from tiny_models import build
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -95,7 +95,7 @@ def test_levels_that_disagree_are_made_to_agree(tmp_path):
     """Qwen3-VL reads the top; a tool wrote the flag below only."""
     import numpy as np
 
-    from building import llama_config, table, write_model
+    from helpers.building import llama_config, table, write_model
 
     text = llama_config(tie_word_embeddings=True)
     config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}

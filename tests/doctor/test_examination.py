@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file, save_model
 
-from building import DIM, VOCAB, llama_config, table, write_model
+from helpers.building import DIM, VOCAB, llama_config, table, write_model
+from helpers.tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, build
 from tiebeam.doctor import Severity, examine
-from tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, build
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TRUNK = {"model.norm.weight": np.ones(DIM, np.float32)}

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, load_model, save_file
 from transformers import AutoModelForCausalLM
 
+from helpers.tiny_models import build
 from tiebeam.doctor.loaders import _data, stored_state, what_loaders_do
 from tiebeam.inspection import inspect
-from tiny_models import build
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 STORED = ["one", "equal", "differ", "head", "neither", "rows"]

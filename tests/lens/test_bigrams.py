@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tiebeam.lens import bigrams as room
+from tiebeam.lens.bigram_counts import count_bigrams
 from tiebeam.lens.bigrams import FORMS, bits, fit, smoothed_bigram, unigram
-from tiebeam.lens.bounds import bounds, pmi
-from tiebeam.lens.counting import count_bigrams
+from tiebeam.lens.rank_bounds import bounds, pmi
 
 RANDOM = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ import pytest
 from tiebeam.corpus import build_corpus
 from tiebeam.errors import BadRequest
 from tiebeam.lens.bigrams import Fit
-from tiebeam.lens.bounds import Bounds
+from tiebeam.lens.rank_bounds import Bounds
 from tiebeam.lens.zero_layer import ZeroLayer, counted, held_back, study
 
 

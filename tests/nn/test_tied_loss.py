@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plain_loss import peak_bytes, plain_loss, rel_error
+from helpers.plain_loss import peak_bytes, plain_loss, rel_error
 from tiebeam.errors import BadRequest
-from tiebeam.nn import chunks, tied_cross_entropy
+from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -87,7 +87,7 @@ def test_gradcheck(reduction, softcap, kind):
 @pytest.mark.parametrize("monkey_block", [3, 8192])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_tables_of_several_blocks_and_chunks(dtype, monkey_block, monkeypatch):
-    monkeypatch.setattr(chunks, "_BLOCK_ROWS", monkey_block)
+    monkeypatch.setattr(chunked_loss, "_BLOCK_ROWS", monkey_block)
     inputs = draw_inputs(2, (24,), 50, 16, dtype, ignored=0.2)
     got, exact = both(*inputs, chunk=5, softcap=10.0)
     assert got[0].dtype == torch.float32
@@ -97,15 +97,15 @@ def test_half_precision_tables_of_several_blocks_and_chunks(dtype, monkey_block,
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_bf16_is_right_with_and_without_hardware_for_it(fast, monkeypatch):
-    monkeypatch.setattr(chunks, "_cpu_has_bf16", lambda: fast)
+    monkeypatch.setattr(chunked_loss, "_cpu_has_bf16", lambda: fast)
     h, W, *_ = inputs = draw_inputs(3, (24,), 50, 16, torch.bfloat16)
-    assert chunks.product_dtype(h, W) == (torch.bfloat16 if fast else torch.float32)
+    assert chunked_loss.product_dtype(h, W) == (torch.bfloat16 if fast else torch.float32)
     got, exact = both(*inputs, chunk=5)
     assert max(rel_error(g, e) for g, e in zip(got, exact, strict=True)) < 3e-2
 
 
 def test_autocast_without_bf16_hardware_computes_in_float32(monkeypatch):
-    monkeypatch.setattr(chunks, "_cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(chunked_loss, "_cpu_has_bf16", lambda: False)
     inputs = draw_inputs(4, (24,), 50, 16, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         got, exact = both(*inputs, chunk=7)
@@ -344,7 +344,7 @@ def test_confident_and_hopeless_rows_stay_finite():
 @pytest.mark.parametrize("tokens", [1, 511, 512, 513, 4096, 100_000])
 @pytest.mark.parametrize(("vocab", "dim"), [(1024, 512), (50257, 768), (128256, 2048), (262144, 5376)])
 def test_default_chunks_are_equal_and_bounded(tokens, vocab, dim):
-    chunk = chunks.default_chunk(tokens, vocab, dim)
+    chunk = chunked_loss.default_chunk(tokens, vocab, dim)
     pieces = -(-tokens // chunk)
     assert 1 <= chunk <= 1024
     assert pieces * chunk - tokens < pieces  # no piece is shorter than another by more than the rounding

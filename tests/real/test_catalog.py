@@ -2,7 +2,7 @@
 
 import pytest
 
-from published_configs import CONFIGS
+from helpers.published_configs import CONFIGS
 from tiebeam.catalog import known_models
 
 pytestmark = pytest.mark.real

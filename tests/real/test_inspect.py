@@ -3,7 +3,7 @@
 import pytest
 
 import tiebeam
-from registry import registry_file
+from helpers.registry import registry_file
 from tiebeam import Tie
 
 pytestmark = pytest.mark.real

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import tiebeam
+from helpers.tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, auto_class, build
 from tiebeam import Tie
-from tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, auto_class, build
 
 EVERY = [*CAUSAL, *MASKED, *SEQ2SEQ, *SPEECH]
 ALWAYS_TIED = {"t5"}  # transformers 5 ignores a false in this family's config.json

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from studio_files import SRC, write_shelf
+from helpers.studio_files import SRC, write_shelf
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

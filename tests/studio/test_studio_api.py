@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from studio_files import WORDS, record, write_shelf
+from helpers.studio_files import WORDS, record, write_shelf
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.app import build
+from tiebeam.studio.model_list import Shelf
 from tiebeam.studio.openapi import DESCRIPTION
-from tiebeam.studio.runs import follow
-from tiebeam.studio.shelf import Shelf
+from tiebeam.studio.run_stream import follow
 
 PORT = 4270
 

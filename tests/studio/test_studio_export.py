@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from studio_files import SRC
+from helpers.studio_files import SRC
 from tiebeam.cli import main
 
 
@@ -68,7 +68,8 @@ def test_wrong_sources_are_one_sentence(tmp_path, capsys):
 
 def test_the_server_imports_nothing_heavy_until_asked():
     program = (
-        "import sys; from tiebeam.studio.app import build; from tiebeam.studio.shelf import Shelf; build(Shelf(), 1)\n"
+        "import sys; from tiebeam.studio.app import build; from tiebeam.studio.model_list import Shelf\n"
+        "build(Shelf(), 1)\n"
         "print([m for m in ('numpy', 'torch', 'tokenizers', 'transformers', 'gguf') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -161,8 +161,8 @@ def test_the_fit_in_the_page_is_the_library_s(visit):
 def test_the_bounds_in_the_page_are_the_library_s(visit):
     import numpy as np
 
-    from tiebeam.lens.bounds import bounds, pmi
-    from tiebeam.lens.counting import count_bigrams
+    from tiebeam.lens.bigram_counts import count_bigrams
+    from tiebeam.lens.rank_bounds import bounds, pmi
 
     page = visit().go()
     answer = page.evaluate(
@@ -263,7 +263,7 @@ def test_models_show_their_tie_and_the_doctor_s_cure(visit, shelf):
 
 
 def test_runs_draw_what_arrives_while_the_page_is_open(visit, shelf):
-    from studio_files import record
+    from helpers.studio_files import record
 
     page = visit().go("runs.html")
     page.wait_for_selector("section[aria-label^=validation] path.line.tied")

@@ -8,6 +8,7 @@ import torch
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from helpers.tiny_models import build
 from tiebeam.checkpoint import dtypes
 from tiebeam.decode import Decoder, Table
 from tiebeam.errors import BadRequest, UnreadableInput
@@ -16,11 +17,10 @@ from tiebeam.pair import Tie
 from tiebeam.surgery import How, carry_out, open_case
 from tiebeam.surgery.joint import Recipe, calibrate, factors_of, fit, join, moments_of
 from tiebeam.surgery.joint import decomposition as parts
-from tiebeam.surgery.joint.fitting import tables_of
-from tiebeam.surgery.joint.planning import pair_rows
-from tiebeam.surgery.joint.probing import lookup_sensitivity
-from tiebeam.surgery.joint.trial import HeldOut
-from tiny_models import build
+from tiebeam.surgery.joint.fit import tables_of
+from tiebeam.surgery.joint.held_out import HeldOut
+from tiebeam.surgery.joint.joint_plan import pair_rows
+from tiebeam.surgery.joint.sensitivity import lookup_sensitivity
 
 V, D = 300, 12
 QUICK = How(durable=False)

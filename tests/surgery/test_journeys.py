@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.tiny_models import SEQ2SEQ, auto_class, build
 from tiebeam.errors import BadRequest
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.surgery import How, tie, untie
-from tiny_models import SEQ2SEQ, auto_class, build
 
 KINDS = ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "gpt2", "gpt_neox", "opt", "bert", "bart"]
 PROVED = {"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "gpt2", "gpt_neox"}

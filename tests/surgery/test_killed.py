@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from building import llama_config, table, write_sharded
+from helpers.building import llama_config, table, write_sharded
 from tiebeam.surgery import How, tie, untie
 
 EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from building import llama_config, table, write_model, write_sharded
+from helpers.building import llama_config, table, write_model, write_sharded
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.errors import BadRequest, ProofFailed
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.surgery import How, carry_out, open_case, plan_tie, plan_untie, repairs, tie, untie
-from tiebeam.surgery.carrying_out import Plan
 from tiebeam.surgery.deciding import is_tied
+from tiebeam.surgery.execute import Plan
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 QUICK = How(prove=False, durable=False)
@@ -133,7 +133,7 @@ def test_a_result_that_is_not_what_was_meant_is_not_put_in_place(tmp_path):
 def test_logits_that_move_are_found_by_the_proof(tmp_path):
     import torch
 
-    from tiny_models import build
+    from helpers.tiny_models import build
 
     torch.manual_seed(0)
     build("llama", tie_word_embeddings=False).save_pretrained(tmp_path / "m")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tiebeam
-from building import llama_config, table, write_model, write_sharded
+from helpers.building import llama_config, table, write_model, write_sharded
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.surgery import How, carry_out, edits, open_case, plan_untie, tie, untie

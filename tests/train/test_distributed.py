@@ -18,13 +18,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import distributed_worker
 import tiebeam
-from small_corpus import small_corpus
+from helpers import distributed_worker
+from helpers.small_corpus import small_corpus
 from tiebeam import Tie
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.train import Distribution, RunDirectory, Settings, train
-from tiebeam.train.sharing import owners
+from tiebeam.train.distributed_muon import owners
 
 pytestmark = pytest.mark.timeout(900)  # the first test that asks waits for all launches
 SOURCES = str(Path(tiebeam.__file__).parents[1])

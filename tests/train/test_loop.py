@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import tiebeam
-from small_corpus import small_corpus
+from helpers.small_corpus import small_corpus
 from tiebeam import Tie
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.train import Rates, RunDirectory, Settings, evaluate, train
 from tiebeam.train.loop import Diverged
-from tiebeam.train.shipping import open_run, restore, ship
+from tiebeam.train.pack_run import open_run, restore, ship
 
 TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
 

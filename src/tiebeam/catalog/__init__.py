@@ -1,7 +1,7 @@
 """Who ties: known models, each with its source, how sure that is, and what speaks against it."""
 
-from tiebeam.catalog.models import KnownModel, find, known_models, matching, named
-from tiebeam.catalog.verdict import BANDS, SIZES, Band, Verdict, neighbours, verdict, verdict_by_size, within_sizes
+from tiebeam.catalog.known_models import KnownModel, find, known_models, matching, named
+from tiebeam.catalog.who_ties import BANDS, SIZES, Band, Verdict, neighbours, verdict, verdict_by_size, within_sizes
 
 __all__ = [
     "BANDS",

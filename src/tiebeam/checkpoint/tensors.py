@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.checkpoint.pieces import Pieced
+    from tiebeam.checkpoint.distributed.sharded_tensor import Pieced
 
 
 class TensorInfo(NamedTuple):
@@ -98,7 +98,7 @@ class Checkpoint:
         if info.packing in self.pieced:
             return self.pieced[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
         if info.packing:
-            from tiebeam.checkpoint.zipped import read_member
+            from tiebeam.checkpoint.formats.zip_archive import read_member
 
             return read_member(self.files, info.file, info.packing, info.begin + begin, info.begin + end)
         return self.files.read(info.file, info.begin + begin, info.begin + end)

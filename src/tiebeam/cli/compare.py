@@ -15,7 +15,7 @@ from tiebeam.cli.interrupt import Interrupt
 from tiebeam.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from tiebeam.compare.runs import Planned
+    from tiebeam.compare.train_runs import Planned
 
 _SHAPE = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "batch_tokens", "threads", "seed")
 

@@ -141,7 +141,7 @@ def _examine(model: str, base: str | None, embed: str | None, head: str | None, 
 
 def _walk(roots: tuple[str, ...]) -> Iterator[str]:
     """Directories that hold a model or an adapter, trees of several processes among them, and lone GGUF files."""
-    from tiebeam.checkpoint.trees import is_model_tree
+    from tiebeam.checkpoint.distributed.detect import is_model_tree
 
     seen: set[str] = set()
     for root in roots:

@@ -189,7 +189,7 @@ def _likeliest(decoder: Decoder, ids: list[int], count: int) -> list[dict[str, A
     """The next-token table, likeliest first."""
     import numpy as np
 
-    from tiebeam.decode.parts import log_softmax
+    from tiebeam.decode.numpy.ops import log_softmax
 
     scores = decoder.unembed(decoder.hidden(ids)[-1:])[0]  # [V]
     p = np.exp(log_softmax(scores))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.lens.direct import Lens
+    from tiebeam.lens.direct_path import Lens
 
 _MOST_TEXT = 16 << 20
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -46,7 +46,7 @@ def command(
     tiebeam lens run --tokens " import" " return" "self"
     tiebeam lens org/model --text book.txt --top 8
     """
-    from tiebeam.lens.direct import Lens
+    from tiebeam.lens.direct_path import Lens
     from tiebeam.lens.survey import survey
 
     if top < 1:

@@ -50,7 +50,7 @@ def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str,
     tiebeam pack run --dtype int6 --embed-dtype int8
     tiebeam unpack run.tbp restored
     """
-    from tiebeam.train.shipping import ship
+    from tiebeam.train.pack_run import ship
 
     target = Path(out) if out else Path(os.path.normpath(run)).with_suffix(".tbp")
     if target.exists() and not force:

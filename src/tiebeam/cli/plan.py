@@ -113,9 +113,9 @@ def _chosen(vocab: int | None, dim: int | None, trunk: int | None, config: str |
 
 
 def _from_config(path: str) -> Plan:
-    from tiebeam.anatomy import count_from_config
-    from tiebeam.checkpoint.documents import read_json
     from tiebeam.checkpoint.files import LocalFiles
+    from tiebeam.checkpoint.json_files import read_json
+    from tiebeam.families import count_from_config
 
     file = Path(path)
     if file.is_dir():

@@ -40,8 +40,8 @@ def command(sources: tuple[str, ...], port: int | None, root: Path | None, no_op
         written = export(target)
         click.echo(f"{len(written)} files in {target}; see it with: python -m http.server -d {target}")
         return
-    from tiebeam.studio.serving import serve
-    from tiebeam.studio.shelf import Shelf
+    from tiebeam.studio.model_list import Shelf
+    from tiebeam.studio.server import serve
 
     shelf = Shelf(sources, root)
     page = "" if not sources else "models.html" if shelf.models() else "runs.html"

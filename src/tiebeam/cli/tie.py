@@ -71,7 +71,7 @@ def command(
 
     DST appears complete or not at all; SRC is never touched.
     """
-    from tiebeam.checkpoint.staging import check_target
+    from tiebeam._fs import check_target
     from tiebeam.surgery import How, carry_out, open_case, plan_tie
 
     if target is None and not dry_run:
@@ -105,7 +105,7 @@ def _keep(
     from dataclasses import replace
 
     from tiebeam.surgery import carry_out, plan_keep
-    from tiebeam.surgery.damage import keep_damage, read_texts
+    from tiebeam.surgery.loss_effect import keep_damage, read_texts
 
     plan = plan_keep(case, keep)
     how.watch("measuring the damage", 0, 1)
@@ -129,10 +129,10 @@ def _joint(
     texts: tuple[str, ...], how: How, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from tiebeam.surgery import carry_out
-    from tiebeam.surgery.damage import read_texts
     from tiebeam.surgery.joint import Recipe, join
-    from tiebeam.surgery.joint.planning import pair_rows
-    from tiebeam.surgery.joint.tying import healing_place
+    from tiebeam.surgery.joint.joint_plan import pair_rows
+    from tiebeam.surgery.joint.joint_tie import healing_place
+    from tiebeam.surgery.loss_effect import read_texts
 
     _, _, D = pair_rows(case)
     if not texts:

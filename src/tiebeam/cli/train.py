@@ -134,7 +134,7 @@ def _train(
 ) -> None:
     from tiebeam.corpus import build_corpus
     from tiebeam.train import RunDirectory, Settings
-    from tiebeam.train.tracking import tracker
+    from tiebeam.train.trackers import tracker
 
     progress = Progress(quiet or as_json or not processes.is_main)
     if resume:
@@ -268,7 +268,7 @@ def _processes(backend: str, shard: bool, shard_vocab: bool) -> Distribution | _
 def _trainer(processes: Distribution | _Alone) -> Callable[..., Result]:
     """The backend's loop; that it is missing should be known before a corpus is built."""
     if isinstance(processes, _Alone):
-        from tiebeam.mlx import train as train_on_mlx
+        from tiebeam.train.backends.mlx import train as train_on_mlx
 
         return train_on_mlx
     from tiebeam.train import train

@@ -18,7 +18,7 @@ def command(artifact: str, target: str, force: bool, as_json: bool) -> None:
     \b
     tiebeam unpack run.tbp restored
     """
-    from tiebeam.train.shipping import restore
+    from tiebeam.train.pack_run import restore
 
     tensors = restore(artifact, target, force=force)
     if as_json:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tiebeam._version import __version__
-from tiebeam.compare.examining import Examined, examine
 from tiebeam.compare.exhibits import heat, samples
-from tiebeam.compare.losses import mean_and_error, token_counts
-from tiebeam.compare.runs import Report, claim, run_all
-from tiebeam.compare.tables import alignment, chance_overlap
+from tiebeam.compare.held_out_losses import mean_and_error, token_counts
+from tiebeam.compare.run_metrics import Examined, examine
+from tiebeam.compare.table_similarity import alignment, chance_overlap
+from tiebeam.compare.train_runs import Report, claim, run_all
 from tiebeam.compare.variants import MATCHES, VARIANTS, Variant, contenders
 from tiebeam.compare.verdict import judge
 from tiebeam.errors import BadRequest
 from tiebeam.lens.zero_layer import study
 from tiebeam.train import Settings
-from tiebeam.train.machine import free_threads
+from tiebeam.train.device import free_threads
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -111,7 +111,7 @@ def compare(
 def write(out: Path, document: dict[str, Any]) -> None:
     """report.json, figures/ and report.html from one document; each file moved into place whole."""
     from tiebeam.compare.figures import draw
-    from tiebeam.compare.page import page
+    from tiebeam.compare.report_page import page
 
     figures = draw(document, out / FIGURES)
     _put(out / DOCUMENT, json.dumps(document, indent=1, allow_nan=False) + "\n")

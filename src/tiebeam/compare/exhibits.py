@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.errors import TiebeamError
-from tiebeam.lens.bounds import pmi
+from tiebeam.lens.rank_bounds import pmi
 from tiebeam.lens.zero_layer import counted, most_frequent
 
 if TYPE_CHECKING:
-    from tiebeam.compare.examining import Examined
+    from tiebeam.compare.run_metrics import Examined
     from tiebeam.corpus import Corpus
 
 HEAT_TOKENS = 18
@@ -24,7 +24,7 @@ _PROMPT, _NEW = 24, 72
 
 def heat(corpus: Corpus, examined: Sequence[Examined]) -> dict[str, Any]:
     """Common tokens whose order matters most: their mutual information, and what each model's direct path says."""
-    from tiebeam.lens.direct import Lens
+    from tiebeam.lens.direct_path import Lens
 
     train, _, _ = counted(corpus)
     common = most_frequent(train, _COMMON)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tiebeam.compare.losses import mean_and_error, paired_error
+from tiebeam.compare.held_out_losses import mean_and_error, paired_error
 
 if TYPE_CHECKING:
-    from tiebeam.compare.examining import Examined
+    from tiebeam.compare.run_metrics import Examined
     from tiebeam.corpus import Corpus
 
 ONE_SEED_NOISE = 0.005

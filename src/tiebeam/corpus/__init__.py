@@ -6,8 +6,8 @@
 
 from tiebeam.corpus.batches import Batches, every_target
 from tiebeam.corpus.build import build_corpus
-from tiebeam.corpus.sources import PYTHON
 from tiebeam.corpus.store import Corpus, bits_per_byte, cache_directory, is_corpus, open_corpus
+from tiebeam.corpus.text_sources import PYTHON
 
 __all__ = [
     "PYTHON",

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from tiebeam._version import __version__
+from tiebeam.corpus.build_directory import put_in_place, refuse_foreign, workshop_of, write, write_json
 from tiebeam.corpus.shards import SHARD_TOKENS, ShardWriter, Tokens, open_shard
-from tiebeam.corpus.sources import BOUNDARY, PYTHON, Listing, NotText, Piece, SourceFile, list_sources, read_pieces
 from tiebeam.corpus.split import SIDES, Census, Side, Split
 from tiebeam.corpus.store import (
     FORMAT,
@@ -36,8 +36,8 @@ from tiebeam.corpus.store import (
     open_corpus,
     read_manifest,
 )
-from tiebeam.corpus.tokenizer import SMALLEST_VOCAB, Tokenizer, bytes_of, open_tokenizer, train_bpe
-from tiebeam.corpus.workshop import put_in_place, refuse_foreign, workshop_of, write, write_json
+from tiebeam.corpus.text_sources import BOUNDARY, PYTHON, Listing, NotText, Piece, SourceFile, list_sources, read_pieces
+from tiebeam.corpus.training_tokenizer import SMALLEST_VOCAB, Tokenizer, bytes_of, open_tokenizer, train_bpe
 from tiebeam.errors import BadRequest, UnreadableInput
 
 Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all (0 while that is not known)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tiebeam.corpus.sources import Piece
+from tiebeam.corpus.text_sources import Piece
 
 Side = Literal["train", "val"]
 SIDES: tuple[Side, Side] = ("train", "val")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tiebeam.corpus.shards import TokenStream, open_shard
-from tiebeam.corpus.tokenizer import Tokenizer, bytes_of, open_tokenizer
+from tiebeam.corpus.training_tokenizer import Tokenizer, bytes_of, open_tokenizer
 from tiebeam.errors import BadRequest, UnreadableInput
 
 MANIFEST = "corpus.json"

@@ -1,11 +1,11 @@
 """Run a checkpoint with NumPy: hidden states, logits, text, perplexity."""
 
-from tiebeam.decode.config import RUNNABLE
-from tiebeam.decode.decoder import Decoder, Token
-from tiebeam.decode.measure import Divergence, Perplexity, divergence, perplexity
+from tiebeam.decode.numpy.blocks import Cache
+from tiebeam.decode.numpy.decoder import Decoder, Token
+from tiebeam.decode.numpy.vocab_tables import Table
+from tiebeam.decode.perplexity import Divergence, Perplexity, divergence, perplexity
 from tiebeam.decode.sampling import Sampling
-from tiebeam.decode.trunk import Cache
-from tiebeam.decode.vocabulary import Table
+from tiebeam.decode.spec_fields import RUNNABLE
 
 __all__ = [
     "RUNNABLE",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiebeam.decode.parts import Array, softmax
+from tiebeam.decode.numpy.ops import Array, softmax
 from tiebeam.errors import BadRequest
 
 

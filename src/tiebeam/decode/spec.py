@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiebeam.decode.parts import ACTIVATIONS
+from tiebeam.decode.numpy.ops import ACTIVATIONS
 from tiebeam.errors import UnreadableInput
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.documents import read_json
 from tiebeam.checkpoint.files import LocalFiles
-from tiebeam.checkpoint.opening import assemble
+from tiebeam.checkpoint.json_files import read_json
+from tiebeam.checkpoint.open import assemble
 from tiebeam.doctor.findings import Finding
 from tiebeam.equality import compare
 from tiebeam.errors import BadRequest, UnreadableInput

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.trees import FORMATS as TREES
+from tiebeam.checkpoint.distributed.detect import FORMATS as TREES
 from tiebeam.doctor.codes import Severity
 from tiebeam.doctor.findings import Finding
 from tiebeam.doctor.loaders import FLAG, LoaderVerdict, mlx_default, what_loaders_do

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.lens.counting import Bigrams
+from tiebeam.lens.bigram_counts import Bigrams
 
 Array = NDArray[np.float32]
 FORMS = ("EE", "EDE", "EME", "EMLPE", "EW")

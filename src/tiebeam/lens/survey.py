@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.lens.direct import Lens
+from tiebeam.lens.direct_path import Lens
 
 Array = NDArray[np.floating[Any]]
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)

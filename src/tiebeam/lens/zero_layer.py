@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.errors import BadRequest
+from tiebeam.lens.bigram_counts import Bigrams, count_bigrams
 from tiebeam.lens.bigrams import FORMS, NAMES, Fit, fit, smoothed_bigram, unigram
-from tiebeam.lens.bounds import Bounds, bounds, pmi
-from tiebeam.lens.counting import Bigrams, count_bigrams
+from tiebeam.lens.rank_bounds import Bounds, bounds, pmi
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus

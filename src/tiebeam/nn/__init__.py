@@ -12,35 +12,35 @@ lookup's part of the gradient from the head's. `GPT(GPTConfig(...))(ids, targets
 from typing import TYPE_CHECKING
 
 from tiebeam._lazy import loader
-from tiebeam.nn.config import GPTConfig, tied_init_std
+from tiebeam.nn.gpt_config import GPTConfig, tied_init_std
 
 if TYPE_CHECKING:
     from tiebeam.nn.gpt import GPT
+    from tiebeam.nn.gradient_share import Provenance, gradient_provenance
     from tiebeam.nn.loss import tied_cross_entropy
-    from tiebeam.nn.provenance import Provenance, gradient_provenance
-    from tiebeam.nn.sharded import (
+    from tiebeam.nn.sharded_embedding import (
         ShardedEmbedding,
         keep_from_ddp,
         shard_vocabulary,
         sharded_parameters,
         whole_model,
     )
-    from tiebeam.nn.table import TiedEmbedding
-    from tiebeam.nn.untying import split_parameter
+    from tiebeam.nn.split_parameter import split_parameter
+    from tiebeam.nn.tied_embedding import TiedEmbedding
 
 # Loaded on first use: the configuration is also the MLX model's, on machines that have no torch.
 _HOME = {
     "GPT": "tiebeam.nn.gpt",
-    "Provenance": "tiebeam.nn.provenance",
-    "ShardedEmbedding": "tiebeam.nn.sharded",
-    "TiedEmbedding": "tiebeam.nn.table",
-    "gradient_provenance": "tiebeam.nn.provenance",
-    "keep_from_ddp": "tiebeam.nn.sharded",
-    "shard_vocabulary": "tiebeam.nn.sharded",
-    "sharded_parameters": "tiebeam.nn.sharded",
-    "split_parameter": "tiebeam.nn.untying",
+    "Provenance": "tiebeam.nn.gradient_share",
+    "ShardedEmbedding": "tiebeam.nn.sharded_embedding",
+    "TiedEmbedding": "tiebeam.nn.tied_embedding",
+    "gradient_provenance": "tiebeam.nn.gradient_share",
+    "keep_from_ddp": "tiebeam.nn.sharded_embedding",
+    "shard_vocabulary": "tiebeam.nn.sharded_embedding",
+    "sharded_parameters": "tiebeam.nn.sharded_embedding",
+    "split_parameter": "tiebeam.nn.split_parameter",
     "tied_cross_entropy": "tiebeam.nn.loss",
-    "whole_model": "tiebeam.nn.sharded",
+    "whole_model": "tiebeam.nn.sharded_embedding",
 }
 
 __all__ = [

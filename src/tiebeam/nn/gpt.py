@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn import golf, standard
+from tiebeam.nn import golf_blocks, qwen3_blocks
 from tiebeam.nn.attention import rotary
-from tiebeam.nn.config import GPTConfig
-from tiebeam.nn.table import TiedEmbedding
-from tiebeam.nn.untying import Optimizers, split_parameter
+from tiebeam.nn.gpt_config import GPTConfig
+from tiebeam.nn.split_parameter import Optimizers, split_parameter
+from tiebeam.nn.tied_embedding import TiedEmbedding
 
 
 class GPT(nn.Module):
@@ -36,10 +36,10 @@ class GPT(nn.Module):
         )
         if config.arch == "golf":
             self.tok_emb = table
-            self.blocks = nn.ModuleList(golf.Block(config) for _ in range(config.layers))
-            self.skip_weights = nn.Parameter(torch.empty(golf.skip_count(config.layers), config.dim))
+            self.blocks = nn.ModuleList(golf_blocks.Block(config) for _ in range(config.layers))
+            self.skip_weights = nn.Parameter(torch.empty(golf_blocks.skip_count(config.layers), config.dim))
         else:
-            self.model = standard.Trunk(config, table)
+            self.model = qwen3_blocks.Trunk(config, table)
         self.lm_head = None if config.starts_tied else _linear(width, config.vocab)
         self.bridge = _linear(config.dim, config.dim) if config.bridge else None
         self.embed_proj = _linear(width, config.dim) if config.embed_dim else None
@@ -54,7 +54,7 @@ class GPT(nn.Module):
     def _reset_rest(self) -> None:
         if self.config.arch == "golf":
             for block in self.blocks:
-                cast(golf.Block, block).reset_parameters()
+                cast(golf_blocks.Block, block).reset_parameters()
             nn.init.ones_(self.skip_weights)
         else:
             self.model.reset_parameters()
@@ -113,7 +113,7 @@ class GPT(nn.Module):
     def _trunk(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
         position = rotary(x.shape[1], self.config.head_dim, self.config.rope_theta, x)
         if self.config.arch == "golf":
-            return golf.trunk(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
+            return golf_blocks.trunk(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
         return cast(Tensor, self.model(x, position))
 
     def logits(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn.chunks import Shape, Work, default_chunk, losses_and_gradients, product_dtype
-from tiebeam.nn.modes import eager_only, in_functorch
+from tiebeam.nn.call_mode import eager_only, in_functorch
+from tiebeam.nn.chunked_loss import Shape, Work, default_chunk, losses_and_gradients, product_dtype
 
 Reduction = Literal["mean", "sum", "none"]
 SoftcapKind = Literal["tanh", "sigmoid"]

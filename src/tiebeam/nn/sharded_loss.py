@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn.chunks import Shape, default_chunk, product_dtype, row_blocks, rows_in_cache, settled_types
+from tiebeam.nn.call_mode import eager_only, in_functorch
+from tiebeam.nn.chunked_loss import Shape, default_chunk, product_dtype, row_blocks, rows_in_cache, settled_types
 from tiebeam.nn.loss import Reduction, SoftcapKind, check_inputs, loss_shape
-from tiebeam.nn.modes import eager_only, in_functorch
-from tiebeam.nn.ranks import Ranks
+from tiebeam.nn.vocab_ranks import Ranks
 
 _LEAST_EACH = 64  # tokens that a rank brings to a chunk: below that the messages are too small to be worth sending
 

@@ -22,10 +22,10 @@ from starlette.types import ASGIApp
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest, MissingExtra, TiebeamError
 from tiebeam.studio import pages
-from tiebeam.studio.guard import BodyTooLarge, Guard
+from tiebeam.studio.model_list import METRICS, Forbidden, NotFound, Shelf
+from tiebeam.studio.open_models import Reader, Readers
 from tiebeam.studio.openapi import DESCRIPTION
-from tiebeam.studio.readers import Reader, Readers
-from tiebeam.studio.shelf import METRICS, Forbidden, NotFound, Shelf
+from tiebeam.studio.request_guard import BodyTooLarge, Guard
 
 _STREAMS, _FOLLOWED = 16, 200
 _POLL = 0.5
@@ -159,7 +159,7 @@ class _Studio:
         return await self._ask(request, lambda reader: reader.spectrum)
 
     async def runs(self, request: Request) -> Response:
-        from tiebeam.studio.runs import summary, verdict
+        from tiebeam.studio.run_stream import summary, verdict
 
         def found() -> dict[str, Any]:
             runs = [summary(entry) for entry in self.shelf.runs()]
@@ -168,7 +168,7 @@ class _Studio:
         return JSONResponse(await run_in_threadpool(found))
 
     async def run(self, request: Request) -> Response:
-        from tiebeam.studio.runs import records, summary
+        from tiebeam.studio.run_stream import records, summary
 
         entry = await run_in_threadpool(self.shelf.run, request.path_params["id"])
         document = await run_in_threadpool(lambda: {**summary(entry), "records": records(entry)})
@@ -179,7 +179,7 @@ class _Studio:
 
         `records` has a list of reports, `reset` says that a run's reports start over; both name the run.
         """
-        from tiebeam.studio.runs import follow
+        from tiebeam.studio.run_stream import follow
 
         ids = list(dict.fromkeys(id for id in request.query_params.get("runs", "").split(",") if id))
         if not 1 <= len(ids) <= _FOLLOWED:

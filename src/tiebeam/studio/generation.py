@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.errors import BadRequest
-from tiebeam.studio.readers import Reader
+from tiebeam.studio.open_models import Reader
 
 MOST_NEW = 512
 _one_at_a_time = threading.Lock()

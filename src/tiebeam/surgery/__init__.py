@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint
-from tiebeam.surgery.carrying_out import DEFAULT, How, Outcome, Plan, carry_out
 from tiebeam.surgery.cases import Case, case_of, open_case
 from tiebeam.surgery.deciding import plan_keep, plan_tie, plan_untie
+from tiebeam.surgery.execute import DEFAULT, How, Outcome, Plan, carry_out
 
 __all__ = [
     "Case",

@@ -13,11 +13,11 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from tiebeam import anatomy
+from tiebeam import families
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
 from tiebeam.inspection import Report, inspect
-from tiebeam.surgery.sources import Material, gguf_material, local_files, material_of
+from tiebeam.surgery.output_shards import Material, gguf_material, local_files, material_of
 
 FLAG = "tie_word_embeddings"
 
@@ -46,10 +46,10 @@ class Case:
         return self.checkpoint.format != ("gguf" if self.is_gguf else "safetensors")
 
     @cached_property
-    def architecture(self) -> anatomy.Architecture | None:
+    def architecture(self) -> families.Architecture | None:
         config = self.material.config or {}
         model_type = config.get("model_type")
-        return anatomy.lookup(model_type if isinstance(model_type, str) else self.checkpoint.architecture)
+        return families.lookup(model_type if isinstance(model_type, str) else self.checkpoint.architecture)
 
     @cached_property
     def stored(self) -> frozenset[str]:
@@ -120,7 +120,7 @@ def case_of(
     elif stays:
         material = gguf_material(checkpoint)
     else:
-        from tiebeam.surgery.from_gguf import convert
+        from tiebeam.surgery.gguf_to_hf import convert
 
         material, renamed = convert(checkpoint, dtype)
         names = {end: renamed[name] if name else None for end, name in names.items()}

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tiebeam.checkpoint import Checkpoint, dtypes
-from tiebeam.checkpoint.copying import Made
-from tiebeam.checkpoint.writing import Entry
+from tiebeam.checkpoint.write.copy_bytes import Made
+from tiebeam.checkpoint.write.safetensors import Entry
 from tiebeam.errors import BadRequest
 from tiebeam.inspection import Report
 from tiebeam.pair import Tie
-from tiebeam.surgery.carrying_out import Plan
 from tiebeam.surgery.cases import Case
 from tiebeam.surgery.edits import Edit
+from tiebeam.surgery.execute import Plan
 from tiebeam.surgery.repairs import (
     drop_aliases,
     drop_followers,

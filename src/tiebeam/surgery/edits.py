@@ -14,12 +14,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebeam.checkpoint.copying import Content
-from tiebeam.checkpoint.writing import Entry, arrange, insert, layout
+from tiebeam.checkpoint.write.copy_bytes import Content
+from tiebeam.checkpoint.write.safetensors import Entry, arrange, insert, layout
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
-    from tiebeam.checkpoint.gguf_writing import Preamble
+    from tiebeam.checkpoint.write.gguf import Preamble
 
 _OWN_FILE = 32 << 20
 _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+)$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiebeam.checkpoint.copying import BLOCK
+from tiebeam.checkpoint.write.copy_bytes import BLOCK
 from tiebeam.errors import BadRequest
 from tiebeam.surgery.cases import Case
 from tiebeam.surgery.edits import Edit

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from tiebeam._lazy import loader
-from tiebeam.train.rates import Rates
+from tiebeam.train.learning_rates import Rates
 from tiebeam.train.result import Evaluation, Result
-from tiebeam.train.rundir import RunDirectory
+from tiebeam.train.run_directory import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import Settings
 

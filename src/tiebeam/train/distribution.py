@@ -32,9 +32,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, ShardedEmbedding, keep_from_ddp, shard_vocabulary, sharded_parameters, whole_model
-from tiebeam.nn.provenance import Rows
-from tiebeam.train.machine import choose_device, free_threads
-from tiebeam.train.sharing import Spread, between_replicas, between_shards, gathered
+from tiebeam.nn.gradient_share import Rows
+from tiebeam.train.device import choose_device, free_threads
+from tiebeam.train.distributed_muon import Spread, between_replicas, between_shards, gathered
 
 if TYPE_CHECKING:
     from tiebeam.train.settings import Settings

@@ -11,8 +11,8 @@ import torch
 
 from tiebeam.corpus import bits_per_byte
 from tiebeam.corpus.batches import Batch, every_target
+from tiebeam.train.device import arithmetic
 from tiebeam.train.distribution import Distribution
-from tiebeam.train.machine import arithmetic
 from tiebeam.train.result import Evaluation
 
 if TYPE_CHECKING:

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tiebeam.corpus import Batches
-from tiebeam.doctor.live import guard
+from tiebeam.doctor.guard import guard
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.nn import GPT, Provenance, gradient_provenance
-from tiebeam.train.card import card_of
+from tiebeam.train.device import arithmetic
 from tiebeam.train.distribution import Distribution, ProcessLost
 from tiebeam.train.evaluation import evaluate
-from tiebeam.train.machine import arithmetic
 from tiebeam.train.optimizers import make_optimizers
 from tiebeam.train.result import Diverged, Evaluation, Result
-from tiebeam.train.rundir import RunDirectory
+from tiebeam.train.resume_state import load_into, read_facts, read_shared, read_whole, state_of
+from tiebeam.train.run_card import card_of
+from tiebeam.train.run_directory import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import GLANCE_TOKENS, Settings
-from tiebeam.train.state import load_into, read_facts, read_shared, read_whole, state_of
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -48,7 +48,7 @@ def train(
     With several `processes`, joined already, all of them make the same call.
     """
     if settings.backend != "torch":
-        raise BadRequest(f"tiebeam.train runs on torch and backend is {settings.backend!r}; use tiebeam.mlx.train")
+        raise BadRequest(f"backend is {settings.backend!r}, not torch; use tiebeam.train.backends.mlx.train")
     processes = processes or Distribution()
     processes.check(settings)
     run = RunDirectory.open(out) if resume else RunDirectory(out)

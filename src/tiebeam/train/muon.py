@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tiebeam.train.sharing import Spread, local_part
+from tiebeam.train.distributed_muon import Spread, local_part
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero; singular values end between 0.68 and 1.2
 _TINY = 1e-7

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from tiebeam.errors import BadRequest
+from tiebeam.train.distributed_muon import Spread, local_part
+from tiebeam.train.learning_rates import Preset, Rates
 from tiebeam.train.muon import Muon
-from tiebeam.train.rates import Preset, Rates
-from tiebeam.train.sharing import Spread, local_part
 
 ROLES = ("table", "head", "matrices", "scalars")
 

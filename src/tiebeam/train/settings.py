@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn import GPTConfig
-from tiebeam.train.rates import Preset, Rates
+from tiebeam.train.learning_rates import Preset, Rates
 
 CHECKPOINT_SECONDS = 60.0
 GLANCE_TOKENS = 1 << 15  # targets of a validation on the way: enough for a curve, a few seconds on one core

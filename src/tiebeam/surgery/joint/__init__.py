@@ -26,9 +26,9 @@ eigenvalues is the weighted error itself. At R = 2D nothing is discarded and the
 
 from tiebeam.surgery.joint.calibration import Calibration, calibrate
 from tiebeam.surgery.joint.decomposition import Factors, Moments, Spectrum, factors_of, moments_of
-from tiebeam.surgery.joint.fitting import Fit, Recipe, fit
-from tiebeam.surgery.joint.planning import plan_expand, plan_joint
-from tiebeam.surgery.joint.tying import Joining, join
+from tiebeam.surgery.joint.fit import Fit, Recipe, fit
+from tiebeam.surgery.joint.joint_plan import plan_expand, plan_joint
+from tiebeam.surgery.joint.joint_tie import Joining, join
 
 __all__ = [
     "Calibration",

@@ -17,7 +17,7 @@ export function read(text) {
   return { words, vocabulary, counts };
 }
 
-// log p(a, b) / p(a) p(b) with a share of independence mixed in, as tiebeam.lens.bounds has it.
+// log p(a, b) / p(a) p(b) with a share of independence mixed in, as tiebeam.lens.rank_bounds has it.
 export function pmi(counts, smoothing = 0.5) {
   const rows = counts.map((row) => row.reduce((a, b) => a + b, 0));
   const columns = transpose(counts).map((row) => row.reduce((a, b) => a + b, 0));

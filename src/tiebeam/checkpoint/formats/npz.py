@@ -1,0 +1,99 @@
+"""NumPy's npz: a zip archive with one .npy file per array, each with a small header of its own.
+
+Only the headers are read, by NumPy's own parser and never with pickles. Arrays that hold no numbers (strings,
+objects, records) are left out, with a note. Big-endian numbers are refused: everything that
+reads these bytes later takes them as little-endian.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+from tiebeam.checkpoint.files import Files
+from tiebeam.checkpoint.formats.zip_archive import Archive, Member, open_archive
+from tiebeam.checkpoint.tensors import Header, TensorInfo
+from tiebeam.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_DTYPES = {
+    "b1": "BOOL", "i1": "I8", "u1": "U8", "i2": "I16", "u2": "U16", "i4": "I32", "u4": "U32", "i8": "I64", "u8": "U64",
+    "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
+}  # fmt: skip
+_MAX_HEADER = 10_000  # NumPy's own bound on what it parses
+_MAX_DIMENSION, _MAX_DIMENSIONS = 1 << 48, 32
+
+
+def read_header(files: Files, name: str) -> Header:
+    """The arrays of one npz file."""
+    archive = open_archive(files, name)
+    tensors: dict[str, TensorInfo] = {}
+    skipped: dict[str, str] = {}
+    for member in archive.members.values():
+        if not member.name.endswith(".npy"):
+            continue  # NumPy hands such a member over as bytes: not an array
+        key = member.name.removesuffix(".npy")
+        described = _describe(archive, member, key)
+        if isinstance(described, str):
+            skipped[key] = described
+        else:
+            tensors[key] = described
+    if skipped and not tensors:
+        key, reason = next(iter(skipped.items()))
+        raise UnreadableInput(f"{name} holds no arrays of numbers: {key!r} {reason}")
+    notes = [f"{len(skipped)} of the arrays in {name} left out: {key!r} {why}" for key, why in [*skipped.items()][:1]]
+    return Header(tensors, notes=tuple(notes))
+
+
+def _describe(archive: Archive, member: Member, key: str) -> TensorInfo | str:
+    """Where the array lies, or why it is left out."""
+    file = archive.file
+    shape, fortran, dtype, begin = _parse(archive, member, key)
+    if dtype.hasobject:
+        return "holds Python objects, which would have to be unpickled"
+    code = f"{dtype.kind}{dtype.itemsize}"
+    if code == "V2":
+        return "has an element type that npz cannot name (bfloat16, perhaps); save it as float32"
+    if code not in _DTYPES:
+        return f"holds {dtype}, not numbers of a known type"
+    if dtype.byteorder == ">":
+        raise UnreadableInput(
+            f"{file}: {key!r} is big-endian; save it as little-endian: array.astype(array.dtype.newbyteorder('<'))"
+        )
+    if len(shape) > _MAX_DIMENSIONS or any(n < 0 for n in shape) or prod(n or 1 for n in shape) > _MAX_DIMENSION:
+        raise UnreadableInput(f"{file}: {key!r} has a shape that no array can have")
+    size = prod(shape)
+    end = begin + size * dtype.itemsize
+    if end != member.size:
+        raise UnreadableInput(
+            f"{file}: {key!r} is {_DTYPES[code]} {list(shape)}, which takes {end - begin:,} bytes; "
+            f"it has {member.size - begin:,}"
+        )
+    strides: tuple[int, ...] | None = None
+    if fortran and size and sum(n > 1 for n in shape) > 1:
+        strides = tuple(accumulate(shape[:-1], mul, initial=1))
+    if member.deflated:
+        return TensorInfo(key, shape, _DTYPES[code], file, begin, end, strides, member.name)
+    at = archive.begin(member.name)
+    return TensorInfo(key, shape, _DTYPES[code], file, at + begin, at + end, strides)
+
+
+def _parse(archive: Archive, member: Member, key: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, column-major or not, element type, and where the numbers start in the member."""
+    from numpy.lib import format as npy
+
+    raw = io.BytesIO(archive.read(member.name, 0, min(member.size, _MAX_HEADER + 16)))
+    try:
+        version = npy.read_magic(raw)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        with warnings.catch_warnings(action="ignore"):  # of headers that Python 2 wrote
+            shape, fortran, dtype = read(raw, max_header_size=_MAX_HEADER)
+    except Exception:  # NumPy evaluates the header as a Python literal, and anything can be wrong with one
+        raise UnreadableInput(f"{archive.file}: {key!r} does not start like an .npy file; it is damaged") from None
+    return shape, fortran, dtype, raw.tell()

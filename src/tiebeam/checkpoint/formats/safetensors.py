@@ -1,0 +1,146 @@
+"""The safetensors header: 8 bytes of length, that many bytes of JSON, then the numbers.
+
+Parsed here and not through `safetensors.safe_open`, which maps the whole file, cannot be pointed at a range
+request, and takes milliseconds a shard. Held to the same rules as the Rust reader: the length bound, ranges
+that neither overlap nor leave holes, and sizes that agree with shape and type.
+
+Opening a model of hundreds of shards is mostly this file, so a header is read twice over: in one quick pass
+that accepts what every writer writes, and, when anything at all is unusual, in a slow one that finds the
+words for it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+from tiebeam.checkpoint import dtypes
+from tiebeam.checkpoint.files import Files
+from tiebeam.checkpoint.json_files import decode_json, parse_json
+from tiebeam.checkpoint.tensors import Header, TensorInfo
+from tiebeam.errors import UnreadableInput
+
+MAX_HEADER = 100_000_000  # the format's own bound
+_FIRST = 1 << 13  # one read covers the length and, for most shards, the whole header
+_MAX_DIMENSION = 1 << 48
+
+
+def read_header(files: Files, name: str) -> Header:
+    size, first = files.head(name, _FIRST)
+    if size < 8 or len(first) < 8:
+        raise UnreadableInput(f"{name} is {size} bytes long; a safetensors file has at least 8")
+    (length,) = struct.unpack_from("<Q", first)
+    if length > MAX_HEADER:
+        raise UnreadableInput(
+            f"{name} claims a header of {length:,} bytes; the format allows {MAX_HEADER:,}: not a safetensors file"
+        )
+    data_begin = 8 + length
+    if data_begin > size:
+        raise UnreadableInput(f"{name} is truncated: its header needs {data_begin:,} bytes, the file has {size:,}")
+    raw = first[8:data_begin] if data_begin <= len(first) else first[8:] + files.read(name, len(first), data_begin)
+    if not raw.startswith(b"{"):
+        raise UnreadableInput(f"{name} is not a safetensors file: its header does not start with '{{'")
+    return _quick_header(raw, name, data_begin, size) or parse_header(
+        parse_json(raw, f"the header of {name}"), name, data_begin, size
+    )
+
+
+def _refuse(_: str) -> None:
+    raise ValueError
+
+
+_DECODER = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
+
+
+def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Header | None:
+    """The header when nothing about it is unusual, else None. Never an error: `parse_header` has the words.
+
+    Duplicate keys are found without looking at keys: json keeps one of two, so the strings that arrived are
+    fewer than the quotation marks in the file.
+    """
+    if b"\\" in raw or b"-" in raw:  # escapes; negative numbers
+        return None
+    at, bits, new, info = 0, dtypes.BITS, tuple.__new__, TensorInfo
+    try:
+        text = decode_json(raw, file)
+        tensors, stop = _DECODER.raw_decode(text)
+        metadata = tensors.pop("__metadata__", None)
+        strings = 5 * len(tensors)
+        for name, entry in tensors.items():
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            if begin != at or end <= at or type(shape) is not list or prod(shape) * bits[dtype] != (end - at) * 8:
+                return None
+            # JSON's true and false, which Python would count with as 1 and 0.
+            if (1 in shape and bool in map(type, shape)) or (at < 2 and bool in (type(begin), type(end))):
+                return None
+            # TensorInfo(...) itself would take three times as long as the tuple that it makes.
+            tensors[name] = new(info, (name, tuple(shape), dtype, file, data_begin + at, data_begin + end, None, ""))
+            at = end
+        if metadata is not None:
+            if not set(map(type, metadata.values())) <= {str}:
+                return None
+            strings += 1 + 2 * len(metadata)
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError, UnreadableInput):
+        return None
+    usual = data_begin + at == file_size and raw.count(b'"') == 2 * strings and not text[stop:].strip(" ")
+    return Header(tensors, metadata or {}) if usual else None
+
+
+def parse_header(document: Mapping[str, Any], file: str, data_begin: int, file_size: int) -> Header:
+    """The header's JSON -> tensors at absolute byte ranges, every claim checked."""
+    metadata = document.get("__metadata__") or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UnreadableInput(f"{file}: __metadata__ does not map names to text, as the format has it")
+    tensors = {}
+    for name, entry in document.items():
+        if name != "__metadata__":
+            tensors[name] = _tensor(name, entry, file, data_begin)
+    _check_cover(tensors.values(), file, data_begin, file_size)
+    return Header(tensors, metadata)
+
+
+def _tensor(name: str, entry: Any, file: str, data_begin: int) -> TensorInfo:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        for n in (*shape, begin, end):
+            if type(n) is not int or n > _MAX_DIMENSION:
+                raise ValueError
+        if type(shape) is not list or type(dtype) is not str:
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise UnreadableInput(f"{file}: the header's entry for {name!r} is malformed") from None
+    if dtype not in dtypes.BITS:
+        raise UnreadableInput(f"{file}: {name!r} has the unknown element type {dtype!r}")
+    if begin > end or begin < 0:
+        raise UnreadableInput(f"{file}: {name!r} has the negative range {begin}..{end}")
+    if min(shape, default=0) < 0:
+        raise UnreadableInput(f"{file}: {name!r} has the negative shape {shape}")
+    if dtypes.nbytes(dtype, tuple(shape)) != end - begin:
+        raise UnreadableInput(f"{file}: {name!r} is {dtype} {shape} but its range holds {end - begin:,} bytes")
+    return TensorInfo(name, tuple(shape), dtype, file, data_begin + begin, data_begin + end)
+
+
+def _check_cover(tensors: Iterable[TensorInfo], file: str, data_begin: int, file_size: int) -> None:
+    """The ranges, in order, must tile the data exactly: no overlap, no hole, nothing past the end."""
+    at = data_begin
+    for begin, end, name in sorted((t.begin, t.end, t.name) for t in tensors):
+        if begin != at:
+            trouble = "overlaps the tensor before it" if begin < at else "leaves a hole before it"
+            raise UnreadableInput(f"{file}: the range of {name!r} {trouble}")
+        at = end
+    if at > file_size:
+        raise UnreadableInput(f"{file} is truncated: its tensors need {at:,} bytes, the file has {file_size:,}")
+    if at < file_size:
+        raise UnreadableInput(f"{file} has {file_size - at:,} bytes after its last tensor; the header does not fit it")
+
+
+def alias_notes(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, str]:
+    """`save_model` writes {dropped name: kept name} among the metadata; keep the notes that make sense."""
+    return {
+        dropped: kept
+        for dropped, kept in metadata.items()
+        if isinstance(kept, str) and kept in tensors and dropped not in tensors
+    }

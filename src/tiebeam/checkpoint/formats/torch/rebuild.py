@@ -1,0 +1,218 @@
+"""What a pickle of PyTorch's mentions, as data: storages, tensors that are views of them, a few containers.
+
+These are the only functions that reading a pickle can reach. Each takes the arguments of one of PyTorch's
+rebuild functions, of whatever kind they turn out to be, and writes down what it says; a ValueError or
+TypeError from here is a damaged file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, Global, Opaque
+
+MAX_DIMENSION = 1 << 48
+_MAX_KEY = 256
+_STORAGE_TYPES = {
+    "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
+    "BoolStorage": "BOOL", "ComplexDoubleStorage": "C128", "ComplexFloatStorage": "C64",
+    "UntypedStorage": "U8", "QInt8Storage": "I8", "QInt32Storage": "I32", "QUInt8Storage": "U8",
+    "QUInt4x2Storage": "U8", "QUInt2x4Storage": "U8",
+}  # fmt: skip
+_DTYPES = {
+    "float64": "F64", "double": "F64", "float32": "F32", "float": "F32", "float16": "F16", "half": "F16",
+    "bfloat16": "BF16", "int64": "I64", "long": "I64", "int32": "I32", "int": "I32", "int16": "I16", "short": "I16",
+    "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
+    "complex64": "C64", "cfloat": "C64", "complex128": "C128", "cdouble": "C128",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}  # fmt: skip
+_WRAPPER = Global("torch._utils", "_rebuild_wrapper_subclass")
+_SPREAD = ("DTensor", "ShardedTensor")
+
+
+class Storage(NamedTuple):
+    """A persistent id: a block of numbers by its key, and the part of it (in elements) that is meant."""
+
+    dtype: str
+    key: str
+    numel: int
+    first: int = 0
+    part: int | None = None
+
+
+class Tensor(NamedTuple):
+    """A tensor as the pickle describes it: a view of a storage. Nothing about it has been checked yet."""
+
+    storage: Any
+    offset: object
+    shape: object
+    strides: object
+    dtype: object
+    """What the tensor itself says, where it does; otherwise its storage knows."""
+    unreadable: str = ""
+    """Why its numbers are not simply the bytes of the storage, where they are not."""
+
+
+class Spread(NamedTuple):
+    """In place of a storage: a part of a tensor that several processes hold, by the class that knows the whole."""
+
+    kind: str
+    state: Any
+
+
+def storage_of(identity: tuple[object, ...]) -> object:
+    """('storage', type, key, device, elements) and, in the oldest files, (key of the part, first, elements)."""
+    if len(identity) < 5 or identity[0] != "storage":
+        return None
+    _, kind, key, _, numel, *rest = identity
+    dtype = _STORAGE_TYPES.get(kind.name) if type(kind) is Global else None
+    if dtype is None or type(key) is not str or len(key) > _MAX_KEY:
+        return None
+    if type(numel) is not int or not 0 <= numel <= MAX_DIMENSION:
+        raise ValueError
+    if not rest or rest[0] is None:
+        return Storage(dtype, key, numel)
+    view: Any = rest[0]
+    _, first, part = view
+    if (
+        type(first) is not int
+        or type(part) is not int
+        or not (0 <= first <= MAX_DIMENSION and 0 <= part <= MAX_DIMENSION)
+    ):
+        raise ValueError
+    return Storage(dtype, key, numel, first, part)
+
+
+def element_type(dtype: object) -> str | None:
+    return _DTYPES.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
+
+
+def _rebuild(arguments: tuple[object, ...], dtype: object = None, metadata: object = None) -> Tensor:
+    storage, offset, shape, strides, *_ = arguments
+    unreadable = ""
+    if type(storage) is not Storage:
+        unreadable = "a view of something that is not a plain storage"
+    elif type(metadata) is dict and (metadata.get("conj") or metadata.get("neg")):
+        unreadable = "a conjugated or negated view"
+    return Tensor(storage, offset, shape, strides, dtype, unreadable)
+
+
+def _rebuild_v2(arguments: tuple[object, ...]) -> object:
+    return _rebuild(arguments, metadata=arguments[6] if len(arguments) > 6 else None)
+
+
+def _rebuild_v3(arguments: tuple[object, ...]) -> object:
+    stated = arguments[6]
+    dtype = element_type(stated)
+    tensor = _rebuild(arguments, dtype, arguments[7] if len(arguments) > 7 else None)
+    if dtype is None:
+        spelled = ".".join(stated) if type(stated) is Global else "unknown"
+        return tensor._replace(unreadable=f"of the element type {spelled}")
+    return tensor
+
+
+def _rebuild_quantized(arguments: tuple[object, ...]) -> object:
+    return _rebuild(arguments)._replace(unreadable="quantised by PyTorch")
+
+
+def _rebuild_meta(arguments: tuple[object, ...]) -> object:
+    _, shape, strides, *_ = arguments
+    return Tensor(None, 0, shape, strides, None, "on the meta device, without numbers")
+
+
+def _rebuild_sparse(arguments: tuple[object, ...]) -> object:
+    """(layout, (indices, values, shape, coalesced)), or with two sets of indices and nothing after the shape."""
+    parts = arguments[-1]
+    last = parts[-2:] if type(parts) is tuple else ()
+    return Tensor(None, 0, next((part for part in last if type(part) is tuple), ()), (), None, "sparse")
+
+
+def _rebuild_on_device(arguments: tuple[object, ...]) -> object:
+    tensor, dtype, *_ = arguments
+    if type(tensor) is Tensor and not tensor.unreadable:
+        mine = tensor.dtype or tensor.storage.dtype
+        return tensor if mine == element_type(dtype) else tensor._replace(unreadable="converted on loading")
+    return None
+
+
+def _spread(kind: object, inner: tuple[object, ...], state: object) -> object:
+    """A subclass that wraps other tensors, (class, type, shape, strides, ...): the parts of several processes are."""
+    name = kind.name if type(kind) is Global else ""
+    if name not in _SPREAD:
+        return None
+    dtype = element_type(inner[1])
+    why = f"a part of a tensor that is spread over processes ({name})"
+    return Tensor(Spread(name, state), 0, inner[2], inner[3], dtype or inner[1], why)
+
+
+def _rebuild_from_type(arguments: tuple[object, ...]) -> object:
+    """A subclass of Tensor: (function, class, its arguments, state). The function is one of those above."""
+    function, kind, inner, *rest = arguments
+    if function == _WRAPPER and type(inner) is tuple and len(inner) >= 4:
+        return _spread(kind, inner, rest[0] if rest else None)
+    builder = _TENSOR_BUILDERS.get(function) if type(function) is Global else None
+    return builder(inner) if builder is not None and type(inner) is tuple else None
+
+
+def _first_tensor(arguments: tuple[object, ...]) -> object:
+    return arguments[0] if type(arguments[0]) is Tensor else None
+
+
+def _mapping(arguments: tuple[object, ...]) -> object:
+    """An OrderedDict: empty and filled later, or, from Python 2, made of pairs. A defaultdict names its factory."""
+    made: dict[str, object] = {}
+    if arguments and type(arguments[0]) is list:
+        for pair in arguments[0]:
+            if type(pair) in (list, tuple) and len(pair) == 2 and type(pair[0]) is str:
+                made[pair[0]] = pair[1]
+        arguments[0].clear()  # taken over and not copied: a second call with the same list adds nothing
+    return made
+
+
+def _sequence(arguments: tuple[object, ...]) -> object:
+    return arguments[0] if arguments and type(arguments[0]) in (list, tuple) else []
+
+
+def _size(arguments: tuple[object, ...]) -> object:
+    return arguments[0] if type(arguments[0]) is tuple else None
+
+
+def _instance(arguments: tuple[object, ...]) -> object:
+    """How protocols 0 and 1 make an object: (class, base, the base's state)."""
+    return Opaque(arguments[0]) if type(arguments[0]) is Global else None
+
+
+def _itself(arguments: tuple[object, ...]) -> object:
+    return arguments[0]
+
+
+_TENSOR_BUILDERS: dict[Global, Builder] = {
+    Global("torch._utils", "_rebuild_tensor"): _rebuild_v2,
+    Global("torch._utils", "_rebuild_tensor_v2"): _rebuild_v2,
+    Global("torch._utils", "_rebuild_tensor_v3"): _rebuild_v3,
+    Global("torch._utils", "_rebuild_qtensor"): _rebuild_quantized,
+    Global("torch._utils", "_rebuild_sparse_tensor"): _rebuild_sparse,
+    Global("torch._utils", "_rebuild_meta_tensor_no_storage"): _rebuild_meta,
+    Global("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _rebuild_on_device,
+}
+BUILDERS: Mapping[Global, Builder] = {
+    **_TENSOR_BUILDERS,
+    Global("torch._utils", "_rebuild_parameter"): _first_tensor,
+    Global("torch._utils", "_rebuild_parameter_with_state"): _first_tensor,
+    Global("torch.nn.parameter", "Parameter"): _first_tensor,
+    Global("torch._tensor", "_rebuild_from_type"): _rebuild_from_type,
+    Global("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
+    Global("torch.tensor", "_rebuild_from_type"): _rebuild_from_type,
+    Global("torch", "Size"): _size,
+    Global("torch.jit._pickle", "restore_type_tag"): _itself,
+    Global("torch.jit._pickle", "build_tensorlist"): _itself,
+    Global("collections", "OrderedDict"): _mapping,
+    Global("collections", "defaultdict"): _mapping,
+    Global("builtins", "set"): _sequence,
+    Global("__builtin__", "set"): _sequence,
+    Global("copyreg", "_reconstructor"): _instance,
+    Global("copy_reg", "_reconstructor"): _instance,
+}

@@ -1,0 +1,162 @@
+"""The files of a repository on the Hub, read by range requests; nothing is written to disk.
+
+Headers come in one request a file where their length can be guessed, rows when somebody asks. The Hub
+answers for large files with a signed address elsewhere, which is kept for the next range of the same file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+
+from tiebeam.checkpoint.files import contained
+from tiebeam.checkpoint.hub.http_ranges import RangeReader, Refused, Reply, is_web_address
+from tiebeam.checkpoint.json_files import LIMIT, parse_json
+from tiebeam.errors import UnreadableInput
+
+_FIRST = 1 << 16  # of a file whose header length nobody can guess
+_FIRST_JSON = 1 << 20
+_WHOLE = 1 << 24  # weights that may come whole when the server does not serve ranges
+_CONNECTIONS = 8
+
+
+class HubFiles:
+    """The files of one folder of one revision of a repository. Implements `Files`; may be used from threads."""
+
+    def __init__(self, repository: str, revision: str) -> None:
+        """Ask the Hub what the revision holds: one request."""
+        from huggingface_hub import constants
+
+        self.repository, self.revision, self.folder = repository, revision, ""
+        self.endpoint = constants.ENDPOINT
+        if not is_web_address(self.endpoint):
+            raise UnreadableInput(f"HF_ENDPOINT is {self.endpoint!r}, which is not a web address")
+        self._token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else _token()
+        self._http = RangeReader(
+            self.endpoint,
+            self._token,
+            float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
+            f"check the network, or fetch the model where there is one: hf download {repository}",
+        )
+        self._heads: dict[str, tuple[int, bytes]] = {}
+        self._first: dict[str, int] = {}
+        self._locations: dict[str, str] = {}
+        self.commit, self.paths = self._list()
+
+    def _list(self) -> tuple[str, list[str]]:
+        """The commit that the revision stands for, and its files. Later reads stay at that commit."""
+        url = f"{self.endpoint}/api/models/{quote(self.repository)}/revision/{quote(self.revision, safe='')}"
+        try:
+            reply = self._http.get(url, None, LIMIT, self.repository)
+        except Refused as refused:
+            raise UnreadableInput(self._explain(refused, "")) from None
+        document = parse_json(reply.data, f"what {self.endpoint} says of {self.repository}")
+        commit, siblings = document.get("sha"), document.get("siblings")
+        if not isinstance(siblings, list):
+            raise UnreadableInput(f"{self.endpoint} does not say which files {self.repository} holds; is it a Hub?")
+        names = [entry.get("rfilename") for entry in siblings if isinstance(entry, dict)]
+        if not isinstance(commit, str) or not re.fullmatch(r"\w+", commit):
+            commit = self.revision
+        return commit, sorted(name for name in names if isinstance(name, str))
+
+    def names(self) -> list[str]:
+        return [name for name in self._inside() if "/" not in name]
+
+    def folders(self) -> list[str]:
+        return sorted({name.partition("/")[0] for name in self._inside() if "/" in name})
+
+    def _inside(self) -> list[str]:
+        return [path.removeprefix(self.folder) for path in self.paths if path.startswith(self.folder)]
+
+    def size(self, name: str) -> int:
+        return self.head(name, 0)[0]
+
+    def head(self, name: str, count: int) -> tuple[int, bytes]:
+        if name not in self._heads:
+            guess = self._first.get(name) or (_FIRST_JSON if name.endswith(".json") else _FIRST)
+            reply = self._fetch(name, 0, max(count, guess))
+            self._heads[name] = reply.total, reply.data
+        return self._heads[name]
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        size, data = self.head(name, 0)
+        if end > size:
+            raise UnreadableInput(f"{self._label(name)} ends at byte {size:,}; {end:,} were expected")
+        if begin >= end or end <= len(data):
+            return data[begin:end]
+        reply = self._fetch(name, begin, end)
+        data = reply.data[begin - reply.begin : end - reply.begin]
+        if len(data) != end - begin or reply.total != size:
+            raise UnreadableInput(f"{self._label(name)} changed while it was read; try again")
+        return data
+
+    def prefetch(self, expected: Mapping[str, int]) -> None:
+        """Read the first bytes of many files at once; `expected` guesses how many are needed (0: no idea)."""
+        self._first.update(expected)
+        pool = ThreadPoolExecutor(_CONNECTIONS)
+        try:
+            for _ in pool.map(self.size, expected):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _label(self, name: str) -> str:
+        return f"{self.repository}/{self.folder}{name}"
+
+    def _fetch(self, name: str, begin: int, end: int) -> Reply:
+        path = self.folder + contained(name, self.repository)
+        if path not in self.paths:
+            raise UnreadableInput(f"{self.repository} has no file {path}")
+        resolve = f"{self.endpoint}/{quote(self.repository)}/resolve/{quote(self.commit, safe='')}/{quote(path)}"
+        limit = LIMIT if name.endswith(".json") else _WHOLE
+        try:
+            try:
+                location = self._locations.pop(name, resolve)
+                reply = self._http.get(location, (begin, end), limit, self._label(name))
+            except Refused as refused:
+                if refused.by_host or location == resolve:
+                    raise
+                # A signed address runs out after a while; the Hub gives a new one.
+                reply = self._http.get(resolve, (begin, end), limit, self._label(name))
+        except Refused as refused:
+            raise UnreadableInput(self._explain(refused, name)) from None
+        self._locations[name] = reply.url
+        return reply
+
+    def _explain(self, refused: Refused, name: str) -> str:
+        """What an answer of the Hub means for the person who asked."""
+        repository, status = self.repository, refused.status
+        code, message = (refused.headers.get(key, "") for key in ("x-error-code", "x-error-message"))
+        if not refused.by_host:
+            return f"{self._label(name)} cannot be read: the storage behind {self.endpoint} answered {status}"
+        if code == "GatedRepo":
+            token = "the token in use has not been granted access" if self._token else "no token is set"
+            return (
+                f"{repository} is gated and {token}; ask for access at {self.endpoint}/{repository} "
+                "and set HF_TOKEN (or run: hf auth login)"
+            )
+        if code == "RevisionNotFound":
+            return f"{repository} has no revision {self.revision!r}; look at {self.endpoint}/{repository}/tree/main"
+        if code == "EntryNotFound" or (name and status == 404):
+            return f"{repository} has no file {self.folder}{name} at revision {self.revision!r}"
+        if status == 401 and message.startswith("Invalid credentials"):
+            return f"{self.endpoint} does not accept the token in use; renew it (hf auth login) or unset HF_TOKEN"
+        if code == "RepoNotFound" or status in (401, 404):
+            way_out = "use a token that may read it" if self._token else "set HF_TOKEN if it is private"
+            return f"there is no model {repository} on {self.endpoint}, nor here on disk; check the name, or {way_out}"
+        if status == 403:
+            return f"{self.endpoint} does not let this token or this network read {repository} (403)"
+        if status == 429:
+            return f"{self.endpoint} counts too many requests from here (429); wait a minute and try again"
+        return f"{self.endpoint} answered {status} for {repository}; try again later"
+
+
+def _token() -> str | None:
+    from huggingface_hub import get_token
+
+    try:
+        return get_token()
+    except Exception as error:  # keyless logins can fail in many ways of their own
+        raise UnreadableInput(f"the token for the Hub cannot be had: {error}") from None

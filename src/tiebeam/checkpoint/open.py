@@ -1,0 +1,169 @@
+"""A source named by a person -> an open checkpoint.
+
+What lies on disk is tried first, then the Hub. From there on everything works on `Files`, so a directory and
+a repository are read by the same rules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tiebeam.checkpoint.distributed import detect
+from tiebeam.checkpoint.files import Files, LocalFiles
+from tiebeam.checkpoint.formats import safetensors
+from tiebeam.checkpoint.json_files import read_json
+from tiebeam.checkpoint.model_files import SUFFIXES, FileSet, find_model, model_of_file
+from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
+from tiebeam.errors import UnreadableInput
+
+_WEIGHTS = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+
+
+def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
+    """Open `source`: a directory, a file, `org/name[@rev]` or `hf://org/name[@rev]`. Reads headers only."""
+    text = os.fspath(source)
+    if not text:
+        raise UnreadableInput("the name of the model is empty; name a directory, a file or org/name")
+    path = Path(text)
+    if not text.startswith("hf://"):
+        try:
+            if path.is_dir():
+                return _open_local(text, LocalFiles(path))
+            if path.exists():
+                return _open_local_file(text, path)
+        except OSError as error:
+            raise UnreadableInput(f"{text} cannot be read: {error.strerror or error}") from None
+        if path.is_symlink():
+            raise UnreadableInput(f"{text} is a link that leads nowhere, or in a circle")
+    from tiebeam.checkpoint.hub.repository import open_hub, parse_address
+
+    address = parse_address(text)
+    if address and not text.startswith("hf://"):
+        # org/name/file is a file on the Hub only for weights, and unless its first part is a directory here:
+        # then it is a mistyped path, and so is some/weights.gguf.
+        elsewhere = address.path.endswith(_WEIGHTS) and not Path(path.parts[0]).is_dir()
+        address = address if elsewhere or not (address.path or text.endswith(_WEIGHTS)) else None
+    if address:
+        return open_hub(text)
+    raise UnreadableInput(f"{text} does not exist, and is not a model on the Hub (org/name)")
+
+
+def _open_local_file(source: str, path: Path) -> Checkpoint:
+    files = LocalFiles(path.parent)
+    if path.is_symlink():
+        real = Path(os.path.realpath(path))
+        if not files.holds(real):  # a link found in a model may not leave it; one that a person names may
+            files, path = LocalFiles(real.parent), real
+    return _open_local(source, files, path.name)
+
+
+def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
+    """The model that these files make, or the one that the file `name` belongs to."""
+    names, where = files.names(), str(files.root)
+    fileset = model_of_file(where, files, names, name) if name else find_model(where, files, names)
+    if fileset.format in detect.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
+        parent = _parent_with_config(files)
+        if parent is not None:
+            folder = f"{Path(os.path.realpath(files.root)).name}/{fileset.folder}"
+            checkpoint = open_set(source, parent, parent.names(), replace(fileset, folder=folder))
+            return replace(checkpoint, notes=(*checkpoint.notes, "config.json is the one in the folder above"))
+    return open_set(source, files, names, fileset)
+
+
+def _names_in(files: LocalFiles, folder: str) -> list[str]:
+    return LocalFiles(files.root / folder).names() if folder else []
+
+
+def _parent_with_config(files: LocalFiles) -> LocalFiles | None:
+    """The folder above, where it has a model's config.json: a trainer keeps that, and the tokenizer, beside a tree."""
+    parent = LocalFiles(Path(os.path.realpath(files.root)).parent)
+    try:
+        return parent if isinstance(read_json(parent, "config.json").get("model_type"), str) else None
+    except UnreadableInput:  # none, or of something else
+        return None
+
+
+def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
+    """A model whose files are known: its config, then the header of every shard."""
+    if fileset.format in detect.FORMATS:
+        return _open_tree(source, files, names, fileset)
+    has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file says everything itself
+    config = read_json(files, "config.json") if has_config else None
+    checkpoint = assemble(source, fileset.format, files, fileset.shards, config)
+    if fileset.index and fileset.weight_map != {name: info.file for name, info in checkpoint.tensors.items()}:
+        for name, shard in fileset.weight_map.items():
+            if name not in checkpoint.tensors or checkpoint.tensors[name].file != shard:
+                raise UnreadableInput(f"{source}/{fileset.index} puts {name!r} in {shard}, which does not hold it")
+    return checkpoint
+
+
+def _open_tree(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
+    """The config lies in the model's directory, or in the tree's own folder."""
+    from tiebeam.checkpoint.distributed.open_sharded import open_tree
+
+    tree = detect.Tree(fileset.format, fileset.shards)
+    name = "config.json"
+    if name not in names and isinstance(files, LocalFiles) and name in _names_in(files, fileset.folder):
+        name = fileset.folder + name
+    config = read_json(files, name) if name in names or name != "config.json" else None
+    return open_tree(source, files, fileset.folder, tree, config, name)
+
+
+def assemble(source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None) -> Checkpoint:
+    """Read the header of every shard and join them into one table."""
+    read_header = _header_reader(format)
+    headers = [read_header(files, shard) for shard in shards]
+    tensors: dict[str, TensorInfo] = {}
+    for header in headers:
+        tensors.update(header.tensors)
+    if len(tensors) < sum(len(header.tensors) for header in headers):
+        raise UnreadableInput(_stored_twice(source, shards, headers))
+    if not tensors:
+        raise UnreadableInput(f"{source} holds no tensors")
+    if format == "gguf":
+        from tiebeam.checkpoint.formats.gguf import check_split
+
+        check_split(source, headers)
+    metadata = {key: value for header in reversed(headers) for key, value in header.metadata.items()}
+    architecture = metadata.get("general.architecture") if format == "gguf" else (config or {}).get("model_type")
+    return Checkpoint(
+        source=source,
+        format=format,
+        files=files,
+        tensors=tensors,
+        config=config,
+        metadata=metadata,
+        architecture=architecture if isinstance(architecture, str) else None,
+        aliases=safetensors.alias_notes(metadata, tensors) if format == "safetensors" else {},
+        notes=tuple(note for header in headers for note in header.notes),
+    )
+
+
+def _stored_twice(source: str, shards: list[str], headers: list[Header]) -> str:
+    seen: dict[str, str] = {}
+    for shard, header in zip(shards, headers, strict=True):
+        for name in header.tensors:
+            if name in seen:
+                return f"{source} stores {name!r} twice, in {seen[name]} and in {shard}; name one of the files"
+            seen[name] = shard
+    raise AssertionError("nothing is stored twice")
+
+
+def _header_reader(format: str) -> Callable[[Files, str], Header]:
+    if format == "safetensors":
+        return safetensors.read_header
+    if format == "pytorch":
+        from tiebeam.checkpoint.formats.torch.reader import read_header
+
+        return read_header
+    if format == "gguf":
+        from tiebeam.checkpoint.formats.gguf import read_header as read_gguf_header
+
+        return read_gguf_header
+    from tiebeam.checkpoint.formats.npz import read_header as read_npz_header
+
+    return read_npz_header

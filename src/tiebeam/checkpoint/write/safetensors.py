@@ -1,0 +1,101 @@
+"""Safetensors files out: a header and an index that fit, and the numbers as spans of other files.
+
+Tensors keep the order in which the source stores them, and a new one goes behind those of its own or wider
+type, so that every tensor stays aligned to its element (readers map them in place) and taking the new one
+out again gives the old bytes back.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiebeam.checkpoint import dtypes
+from tiebeam.checkpoint.formats.safetensors import MAX_HEADER
+from tiebeam.checkpoint.write.copy_bytes import Content, Made, Span
+from tiebeam.errors import BadRequest
+
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor to be written."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    content: Content
+
+    def __post_init__(self) -> None:
+        assert dtypes.nbytes(self.dtype, self.shape) == self.content.nbytes, self.name
+
+    @property
+    def nbytes(self) -> int:
+        return self.content.nbytes
+
+
+def arrange(entries: Iterable[Entry]) -> list[Entry]:
+    """As they come, unless that would put a tensor off its alignment; then the wider types first."""
+    listed = list(entries)
+    at = 0
+    for entry in listed:
+        if at % _alignment(entry):
+            return sorted(listed, key=_alignment, reverse=True)
+        at += entry.nbytes
+    return listed
+
+
+def insert(entries: Sequence[Entry], new: Entry) -> list[Entry]:
+    """Behind the last tensor of the same or a wider type."""
+    at = max((i + 1 for i, entry in enumerate(entries) if _alignment(entry) >= _alignment(new)), default=0)
+    return [*entries[:at], new, *entries[at:]]
+
+
+def _alignment(entry: Entry) -> int:
+    return max(1, dtypes.BITS[entry.dtype] // 8)
+
+
+def layout(entries: Sequence[Entry], metadata: Mapping[str, str]) -> list[Content]:
+    """The contents of a safetensors file: its header, then every tensor in order, neighbouring spans joined."""
+    contents: list[Content] = [Made.of(_header(entries, metadata))]
+    for entry in entries:
+        last, new = contents[-1], entry.content
+        if isinstance(last, Span) and isinstance(new, Span) and last.path == new.path and last.end == new.begin:
+            contents[-1] = Span(last.path, last.begin, new.end)
+        else:
+            contents.append(new)
+    return contents
+
+
+def _header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """Written as the format's own library writes it: compact, metadata first, padded with spaces to 8 bytes."""
+    document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for entry in entries:
+        if entry.name in document or entry.name == "__metadata__":
+            raise BadRequest(f"two tensors would be called {entry.name!r}")
+        document[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "data_offsets": [at, at + entry.nbytes],
+        }
+        at += entry.nbytes
+    raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    raw += b" " * (-len(raw) % 8)
+    if len(raw) > MAX_HEADER:
+        raise BadRequest(f"a header of {len(raw):,} bytes is above the format's bound of {MAX_HEADER:,}")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def index_json(old: Mapping[str, Any] | None, weight_map: Mapping[str, str], total_size: int, params: int) -> str:
+    """The index of a sharded model; what else the old one carried stays. `params` is the change in their number."""
+    metadata = dict((old or {}).get("metadata") or {})
+    metadata["total_size"] = total_size
+    if isinstance(metadata.get("total_parameters"), int):
+        metadata["total_parameters"] += params
+    document = {**(old or {}), "metadata": metadata, "weight_map": dict(weight_map)}
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"

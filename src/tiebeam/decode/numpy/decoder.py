@@ -1,0 +1,311 @@
+"""A checkpoint that runs: tokens in, hidden states, logits and text out. NumPy only.
+
+decoder = Decoder.open("SmolLM2-135M-Instruct.Q4_1.gguf")
+decoder.logits([1, 2, 3])                       # [3, V]
+decoder.hidden([1, 2, 3])                       # [3, D], what the head sees
+for token in decoder.generate("Once upon a time", 32):
+    print(token.text, end="")
+decoder.perplexity("It was a dark and stormy night.").bits_per_byte
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.decode.layer_names import names_for
+from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
+from tiebeam.decode.numpy.load_weights import Weights
+from tiebeam.decode.numpy.ops import Array, Ids, softcap
+from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_ends
+from tiebeam.decode.sampling import Sampling
+from tiebeam.decode.spec import Spec
+from tiebeam.decode.spec_fields import spec_of
+from tiebeam.errors import BadRequest, UnreadableInput
+
+if TYPE_CHECKING:
+    from tiebeam.decode.perplexity import Perplexity
+    from tiebeam.tokenizer.load import Tokenizer
+
+CHUNK = 128
+"""Positions that go through the model at once: enough for BLAS to run at speed, little enough to stay small."""
+_SCORES = 1 << 24  # attention scores made at once, over all heads
+
+_NOT_TRUNK = re.compile(
+    r"(^|\.)(inv_freq|masked_bias|attn\.bias|attention\.bias|rope_freqs\.weight|rope_factors_\w+\.weight)$"
+    r"|(^|\.)(vision_tower|multi_modal_projector|vision_model)\."
+)
+
+
+class Token(NamedTuple):
+    """One generated token. `text` is empty until the bytes of a character are complete, or without a tokenizer."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decoder:
+    """The two ends, the blocks between them, and how to run them. Make one with `Decoder.open`."""
+
+    source: str
+    spec: Spec
+    embed: Table
+    head: Table
+    blocks: list[Block]
+    final_norm: Norm
+    dtype: np.dtype[Any]
+    positions: Array | None = None  # [context, D]
+    skip_weights: Array | None = None  # [L // 2, D], golf
+    checkpoint: Checkpoint | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        source: str | os.PathLike[str] | Checkpoint,
+        *,
+        embed: str | None = None,
+        head: str | None = None,
+        dtype: str = "float32",
+    ) -> Decoder:
+        """Open a model to run it. `embed` and `head` name the pair's tensors where they are not where they should be.
+
+        `dtype` is what the weights are held in: float32, float64, or float32 rounded to float16 or bfloat16.
+        """
+        checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        weights = Weights(checkpoint, dtype)
+        config, where = model_config(checkpoint)
+        spec = spec_of(config, where)
+        names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
+        ends = open_ends(weights, spec, names, config, embed, head)
+        positions = skips = None
+        if spec.positions:
+            positions = weights.matrix(names.prefix + names.positions, (spec.context, spec.dim))
+        if spec.golf:
+            skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights leaves Python's lock
+            blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
+        final_norm = load_norm(weights, spec, names.prefix + names.final_norm)
+        return cls(
+            source=checkpoint.source,
+            spec=spec,
+            embed=ends[0],
+            head=ends[1],
+            blocks=blocks,
+            final_norm=final_norm,
+            dtype=weights.dtype,
+            positions=positions,
+            skip_weights=skips,
+            checkpoint=checkpoint,
+            notes=(*ends[2], *_unused(weights)),
+        )
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        return f"<Decoder of {self.source}: {spec.family}, {len(spec.layers)} layers, {self.vocab:,} x {spec.dim}>"
+
+    def with_ends(self, embed: Table, head: Table) -> Decoder:
+        """The same trunk between other tables: what a change of the pair would do, before anything is written."""
+        return replace(self, embed=embed, head=head)
+
+    @property
+    def vocab(self) -> int:
+        return self.head.vocab
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        return self.head.scorer()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer beside or inside the checkpoint, if there is one."""
+        from tiebeam.tokenizer.load import open_tokenizer
+
+        return open_tokenizer(self.checkpoint) if self.checkpoint else None
+
+    @cached_property
+    def speller(self) -> Tokenizer | None:
+        """The tokenizer where it can be built; one that cannot is no reason not to run on ids."""
+        try:
+            return self.tokenizer
+        except UnreadableInput:
+            return None
+
+    def cache(self, capacity: int | None = None) -> Cache:
+        """Room for `capacity` positions (by default, the whole context)."""
+        return Cache(self.spec, self.spec.context if capacity is None else capacity, self.dtype)
+
+    def forward(self, tokens: Sequence[int] | NDArray[np.integer], cache: Cache) -> Array:  # [T] -> [T, D]
+        """Run new tokens after those in the cache; the final hidden states, as the head sees them."""
+        ids = self.check(tokens)
+        if cache.length + len(ids) > cache.capacity:
+            raise BadRequest(
+                f"the cache has room for {cache.capacity:,} positions and holds {cache.length:,}; "
+                f"{len(ids):,} more do not fit"
+            )
+        parts = []
+        chunk = min(CHUNK, max(16, _SCORES // (self.spec.heads * (cache.length + len(ids)))))
+        with np.errstate(all="ignore"):  # what overflows shows in the result, and is then explained
+            for start in range(0, len(ids), chunk):
+                x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
+                parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
+        h = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if not np.isfinite(h).all():
+            self._explain_nan()
+        return h
+
+    def _embed(self, ids: Ids, start: int) -> Array:  # [t] -> [t, D]
+        x = self.embed.lookup(ids)
+        if self.spec.embed_scale != 1.0:
+            x = x * self.spec.embed_scale
+        if self.positions is not None:
+            x = x + self.positions[start : start + len(ids)]
+        if self.spec.golf:
+            x = self.final_norm(x)  # weightless, and the same one
+        return x
+
+    def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
+        """Logits of hidden states."""
+        with np.errstate(all="ignore"):
+            logits = self._scorer(h)
+            if self.spec.logit_cap is not None:
+                logits = softcap(logits, self.spec.logit_cap)
+        if not np.isfinite(logits[-1:]).all():
+            self._explain_nan()
+        return logits
+
+    def hidden(self, tokens: Sequence[int] | NDArray[np.integer]) -> Array:  # [T] -> [T, D]
+        """The final hidden states over a sequence, after the final norm."""
+        self._check_length(len(tokens))
+        return self.forward(tokens, self.cache(len(tokens)))
+
+    def logits(self, tokens: Sequence[int] | NDArray[np.integer]) -> Array:  # [T] -> [T, V]
+        """The logits at every position of a sequence."""
+        return self.unembed(self.hidden(tokens))
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        n: int = 64,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        stop: bool = True,
+    ) -> Iterator[Token]:
+        """Up to `n` tokens after the prompt, one by one. `stop`: end at the model's end-of-text token."""
+        sampling = sampling or Sampling(temperature, top_k, top_p, seed)
+        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if n < 0:
+            raise BadRequest(f"{n} new tokens cannot be made")
+        self.check(tokens)
+        self._check_length(len(tokens), n)
+        return self._generate(tokens, n, sampling, stop)
+
+    def _generate(self, tokens: list[int], n: int, sampling: Sampling, stop: bool) -> Iterator[Token]:
+        tokenizer = self.speller
+        stream = tokenizer.stream(tokens) if tokenizer else None
+        ends = tokenizer.ends if tokenizer and stop else frozenset()
+        spoken = min(self.vocab, tokenizer.size) if tokenizer else self.vocab
+        random, cache = sampling.generator(), self.cache(len(tokens) + n)
+        new = tokens
+        for made in range(n):
+            h = self.forward(new, cache)[-1:]  # [1, D]
+            token = sampling.choose(self.unembed(h)[0, :spoken], random)
+            if token in ends:
+                return
+            yield Token(token, stream(token, last=made == n - 1) if stream else "")
+            new = [token]
+
+    def perplexity(
+        self, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
+    ) -> Perplexity:
+        """How well the model predicts a text: nats per token and bits per byte. See `measure.perplexity`."""
+        from tiebeam.decode.perplexity import perplexity
+
+        return perplexity(self, text, context=context, stride=stride)
+
+    def encode(self, text: str) -> list[int]:
+        """Text -> tokens, with the start token where the tokenizer adds one."""
+        if not text:
+            raise BadRequest("the prompt is empty; give it some text, or a start token with --tokens")
+        if self.tokenizer is None:
+            raise UnreadableInput(f"{self.source} has no tokenizer.json; give the prompt as ids: --tokens 1,2,3")
+        return self.tokenizer.encode(text)
+
+    def check(self, tokens: Sequence[int] | NDArray[np.integer]) -> Ids:
+        """Token ids as an array, each within the vocabulary."""
+        ids = np.asarray(tokens)
+        if ids.size == 0:
+            raise BadRequest("there are no tokens to run; give at least one")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise BadRequest("tokens must be a list of whole numbers")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.embed.vocab:
+            wrong = low if low < 0 else high
+            raise BadRequest(f"token id {wrong:,} is outside the vocabulary of {self.embed.vocab:,}")
+        return ids.astype(np.int64)
+
+    def _check_length(self, prompt: int, new: int = 0) -> None:
+        context = self.spec.context
+        if prompt + new <= context:
+            return
+        if prompt >= context or not new:
+            raise BadRequest(f"{prompt:,} tokens are more than the model's context of {context:,}; shorten the text")
+        raise BadRequest(
+            f"{prompt:,} tokens of prompt and {new:,} new ones are more than the model's context of {context:,}; "
+            f"ask for at most {context - prompt:,}"
+        )
+
+    def _explain_nan(self) -> None:
+        """Say which tensor is to blame. Looked for only now: a scan of the weights costs as much as a token."""
+        names = [] if self.checkpoint is None else list(self.checkpoint.tensors)
+        for name in names:
+            assert self.checkpoint is not None
+            values = self.checkpoint.tensor(name)
+            if values.dtype.kind != "f":
+                continue
+            bad = np.argwhere(~np.isfinite(values.astype(np.float64)))
+            if len(bad):
+                at = ", ".join(str(i) for i in bad[0])
+                raise UnreadableInput(
+                    f"{name} holds {len(bad):,} values that are not finite numbers, the first at [{at}]; "
+                    "the file is damaged, or its training diverged"
+                )
+        raise UnreadableInput(f"{self.source} overflows on this input: the weights are finite, the activations are not")
+
+
+def model_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
+    """The configuration to run by, and where a person finds it."""
+    if checkpoint.format == "gguf":
+        from tiebeam.decode.gguf import config_of
+
+        return config_of(checkpoint), "the GGUF's metadata"
+    if checkpoint.config is None:
+        raise UnreadableInput(
+            f"{checkpoint.source} has no config.json beside it, so there is no telling how to run it; "
+            "name the directory that holds both"
+        )
+    return checkpoint.config, checkpoint.config_name
+
+
+def _unused(weights: Weights) -> tuple[str, ...]:
+    """Stored tensors that play no part: worth a word, as they may be what makes the model what it is."""
+    tensors = weights.checkpoint.tensors
+    rest = [name for name in tensors if name not in weights.used and not _NOT_TRUNK.search(name)]
+    if not rest:
+        return ()
+    count = f"{len(rest):,} stored tensors play" if len(rest) > 1 else "one stored tensor plays"
+    return (f"{count} no part in running it: {', '.join(rest[:3])}{' …' if len(rest) > 3 else ''}",)

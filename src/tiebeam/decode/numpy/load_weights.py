@@ -1,0 +1,228 @@
+"""Stored tensors -> arrays ready to multiply: mapped where the file already holds them so, else converted once.
+
+float32 matrices of a local file are used straight from the map: nothing is copied, and other processes share
+the pages. (A file cut short under its map kills the process that uses it: replace a model, do not rewrite it.)
+Everything else (bf16, fp16, GGUF's blocks, reordered rows) is read in blocks into one array of its own, so that
+loading never needs much more memory than the model. Several stored matrices that read the same input (q, k, v;
+gate and up) become one where they are converted anyway, and stay apart where they are mapped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebeam.checkpoint import Checkpoint, TensorInfo
+from tiebeam.checkpoint.dtypes import BITS, FLOATS
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.decode.numpy.ops import Array
+from tiebeam.errors import BadRequest, UnreadableInput
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+_BLOCK = 1 << 21  # elements converted at a time
+
+
+def blas_threads() -> int:
+    """How many threads NumPy's BLAS will use, by the variables it reads."""
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if os.environ.get(variable, "").isdigit():
+            return max(1, int(os.environ[variable]))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+BY_ROWS = hasattr(np, "vecdot") and blas_threads() <= 2
+"""Whether one token is multiplied row by row (`vecdot`) rather than by BLAS's matrix-vector product.
+
+OpenBLAS's kernel for short rows reads at half of what one core can, and two of its threads stall each other on
+a machine that does anything else; a dot product per row reads at nearly full bandwidth on one core, but never
+uses a second. From three threads on, BLAS wins. bench/decode.py has the numbers.
+"""
+
+
+class Linear:
+    """y = x @ W.T + b for W [out, in], as one or several row pieces; a piece may be a transposed view."""
+
+    __slots__ = ("_by_rows", "_turned", "bias", "pieces", "shape")
+
+    def __init__(self, pieces: Sequence[Array], bias: Array | None = None) -> None:
+        self.pieces = list(pieces)
+        self._turned = [W.T for W in pieces]  # [in, out]: a view, never a copy
+        self._by_rows = BY_ROWS and all(W.flags.c_contiguous for W in pieces)
+        self.bias = bias
+        self.shape = (sum(len(W) for W in pieces), pieces[0].shape[1])
+
+    def __call__(self, x: Array) -> Array:  # [T, in] -> [T, out]
+        if len(x) == 1 and self._by_rows:
+            parts = [np.vecdot(W, x) for W in self.pieces]  # [out_i]
+            y = (parts[0] if len(parts) == 1 else np.concatenate(parts))[None]
+        else:
+            parts = [x @ W for W in self._turned]  # [T, out_i]
+            y = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        if self.bias is not None:
+            y += self.bias
+        return y
+
+
+class Weights:
+    """Reads the tensors of one checkpoint and remembers which were used."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str = "float32") -> None:
+        if dtype not in DTYPES:
+            raise BadRequest(f"the type {dtype!r} is not one of {', '.join(DTYPES)}")
+        self.checkpoint = checkpoint
+        self.dtype = np.dtype(np.float64 if dtype == "float64" else np.float32)
+        self._round = dtype if dtype in ("float16", "bfloat16") else None
+        self.used: set[str] = set()
+        self._maps: dict[str, mmap.mmap] = {}
+        self._mapping = Lock()
+
+    def has(self, name: str) -> bool:
+        return name in self.checkpoint.tensors
+
+    def vector(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A small tensor, whole."""
+        self._check(name, shape)
+        return self._rounded(self.checkpoint.tensor(name).astype(self.dtype)).reshape(shape)
+
+    def optional(self, name: str, shape: tuple[int, ...], wanted: bool | None) -> Array | None:
+        """A tensor that must be there (True), is not wanted (False), or is used where stored (None)."""
+        if wanted is False or (wanted is None and not self.has(name)):
+            return None
+        return self.vector(name, shape)
+
+    def linear(
+        self,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, int]],
+        bias: bool | None = False,
+        transposed: bool = False,
+        orders: Sequence[NDArray[np.intp] | None] = (),
+    ) -> Linear:
+        """The matrices [out, in] under `names` (without .weight), stacked; `orders` rearranges the rows of each."""
+        orders = orders or [None] * len(names)
+        biases = [self.optional(n + ".bias", (s[0],), bias) for n, s in zip(names, shapes, strict=True)]
+        biases = [b if o is None or b is None else b[o] for b, o in zip(biases, orders, strict=True)]
+        stacked = None
+        if any(b is not None for b in biases):
+            full = [np.zeros(s[0], self.dtype) if b is None else b for b, s in zip(biases, shapes, strict=True)]
+            stacked = np.concatenate(full)
+        names = [name + ".weight" for name in names]
+        for name, (rows, columns) in zip(names, shapes, strict=True):
+            self._check(name, (columns, rows) if transposed else (rows, columns))
+        turn = transposed and BY_ROWS  # [in, out] has no rows to go by
+        if not turn and all(o is None and self._mappable(name) for name, o in zip(names, orders, strict=True)):
+            pieces = [self._mapped(name) for name in names]
+            return Linear([W.T for W in pieces] if transposed else pieces, stacked)
+        if turn:
+            return Linear([self._turned(names[0])], stacked)
+        whole = self._converted(names, orders)
+        return Linear([whole.T if transposed else whole], stacked)
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Array:
+        """One matrix [rows, columns] as stored: mapped or converted."""
+        self._check(name, shape)
+        return self._mapped(name) if self._mappable(name) else self._converted([name])
+
+    def rows_on_demand(self, name: str, shape: tuple[int, int]) -> Array | LazyRows:
+        """A matrix of which only single rows are ever read."""
+        self._check(name, shape)
+        info = self.checkpoint.tensors[name]
+        if self._mappable(name):
+            return self._mapped(name)
+        if info.strides is not None or info.packing:
+            return self._converted([name])
+        return LazyRows(self, name)
+
+    def read_rows(self, name: str, start: int, stop: int) -> Array:  # -> [stop - start, ...]
+        return self._rounded(self.checkpoint.rows(name, start, stop).astype(self.dtype, copy=False))
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        info = self.checkpoint.tensors.get(name)
+        if info is None:
+            raise UnreadableInput(f"{self.checkpoint.source} has no tensor {name!r}, which its architecture needs")
+        self.used.add(name)
+        if info.shape != shape:
+            raise UnreadableInput(f"{name} is {list(info.shape)} where the configuration makes it {list(shape)}")
+        if info.dtype in BITS and info.dtype not in FLOATS:
+            raise UnreadableInput(f"{name} holds {info.dtype}, not numbers to multiply; is the model quantised?")
+
+    def _mappable(self, name: str) -> bool:
+        info = self.checkpoint.tensors[name]
+        plain = info.dtype == {4: "F32", 8: "F64"}[self.dtype.itemsize] and self._round is None
+        whole = info.strides is None and not info.packing and info.begin % self.dtype.itemsize == 0 and info.nbytes > 0
+        return plain and whole and sys.byteorder == "little" and isinstance(self.checkpoint.files, LocalFiles)
+
+    def _mapped(self, name: str) -> Array:
+        info: TensorInfo = self.checkpoint.tensors[name]
+        with self._mapping:
+            if info.file not in self._maps:
+                assert isinstance(self.checkpoint.files, LocalFiles)
+                self.checkpoint.files.size(info.file)  # refuses what is not a regular file
+                path = self.checkpoint.files.path(info.file)
+                try:
+                    with open(path, "rb") as handle:
+                        self._maps[info.file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+                except (OSError, ValueError) as error:
+                    raise UnreadableInput(f"{path} cannot be mapped: {error}") from None
+            whole = self._maps[info.file]
+        if info.end > len(whole):
+            raise UnreadableInput(f"{info.file} became shorter while it was being opened")
+        return np.frombuffer(whole, self.dtype, info.size, info.begin).reshape(info.shape)
+
+    def _converted(self, names: Sequence[str], orders: Sequence[NDArray[np.intp] | None] = ()) -> Array:
+        """The stored matrices one below the other, in an array of their own."""
+        infos = [self.checkpoint.tensors[name] for name in names]
+        columns = infos[0].shape[1]
+        out = np.empty((sum(info.shape[0] for info in infos), columns), self.dtype)
+        top, step = 0, max(1, _BLOCK // max(1, columns))
+        for info, order in zip(infos, orders or [None] * len(infos), strict=True):
+            rows = info.shape[0]
+            if info.strides is not None or info.packing:
+                step = rows  # such a tensor can only be read whole
+            for start in range(0, rows, step):
+                stop = min(start + step, rows)
+                out[top + start : top + stop] = self.read_rows(info.name, start, stop)
+            if order is not None:
+                out[top : top + rows] = out[top : top + rows][order]
+            top += rows
+        return out
+
+    def _turned(self, name: str) -> Array:  # stored [in, out] -> [out, in], in an array of its own
+        rows, columns = self.checkpoint.tensors[name].shape
+        out = np.empty((columns, rows), self.dtype)
+        for start in range(0, rows, 256):
+            stop = min(start + 256, rows)
+            out[:, start:stop] = self.read_rows(name, start, stop).T
+        return out
+
+    def _rounded(self, x: NDArray[Any]) -> Array:
+        """Through the type asked for and back, so that the model is the one that would be saved in it."""
+        if self._round == "float16":
+            return x.astype(np.float16).astype(self.dtype)
+        if self._round == "bfloat16":
+            bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)  # to nearest, ties to even
+            return np.where(np.isnan(x), x, rounded.view(np.float32)).astype(self.dtype, copy=False)
+        return x
+
+
+class LazyRows:
+    """A matrix that stays in its file; indexing with ids reads those rows."""
+
+    def __init__(self, weights: Weights, name: str) -> None:
+        self._weights, self._name = weights, name
+        info = weights.checkpoint.tensors[name]
+        self.shape, self.dtype = info.shape, weights.dtype
+
+    def __getitem__(self, ids: NDArray[np.int64]) -> Array:  # [T] -> [T, D]
+        out = np.empty((len(ids), self.shape[1]), self.dtype)
+        for t, row in enumerate(ids.tolist()):
+            out[t] = self._weights.read_rows(self._name, row, row + 1)[0]
+        return out

@@ -1,0 +1,99 @@
+"""Rotary positions: the frequencies of each scaling, and the cosines and sines of a run of positions.
+
+Angles are float32 products, as in the peers that trained these models: at position 8000 the rounding of
+position x frequency is itself part of what the model learned.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tiebeam.decode.numpy.ops import Array
+from tiebeam.decode.spec import Rope
+from tiebeam.errors import UnreadableInput
+
+
+def tables(rope: Rope, length: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:  # -> [length, R/2], [length, R/2]
+    """cos and sin for positions 0 .. length-1 of a sequence that will grow to `length`."""
+    inverse, factor = frequencies(rope, length)
+    angles = np.arange(length, dtype=dtype)[:, None] * inverse.astype(dtype)
+    return np.cos(angles) * factor, np.sin(angles) * (-factor if rope.backwards else factor)
+
+
+def frequencies(rope: Rope, length: int) -> tuple[Array, float]:  # -> [R/2], the factor on cos and sin
+    powers = rope.theta ** (np.arange(0, rope.dim, 2) / rope.dim)  # [R/2], float64
+    plain = 1.0 / powers
+    match rope.kind:
+        case "linear":
+            return plain / _number(rope, "factor"), 1.0
+        case "llama3":
+            return _llama3(rope, plain), 1.0
+        case "yarn":
+            return _yarn(rope, plain)
+        case "longrope":
+            return _longrope(rope, plain, length)
+        case "factors":  # a GGUF stores llama3's outcome, not its parameters
+            return plain / _list(rope, "factors"), 1.0
+    return plain, 1.0  # "dynamic" differs only beyond the context, where the decoder does not go
+
+
+def _llama3(rope: Rope, plain: Array) -> Array:  # [R/2] -> [R/2]
+    """Long waves stretched by the factor, short ones kept, those between blended."""
+    factor, original = _number(rope, "factor"), _number(rope, "original_max_position_embeddings")
+    low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
+    turns = original * plain / (2 * math.pi)  # full turns within the original context
+    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return (1 - blend) * plain / factor + blend * plain
+
+
+def _yarn(rope: Rope, plain: Array) -> tuple[Array, float]:
+    original, factor = _number(rope, "original_max_position_embeddings"), _number(rope, "factor")
+    fast, slow = rope.scaling.get("beta_fast") or 32, rope.scaling.get("beta_slow") or 1
+
+    def place(turns: float) -> float:
+        """The index of the frequency that makes so many turns within the original context."""
+        return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = place(fast), place(slow)
+    if rope.scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    ramp = np.clip((np.arange(rope.dim // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
+    attention = rope.scaling.get("attention_factor")
+    if attention is None:
+        one, all_dim = rope.scaling.get("mscale"), rope.scaling.get("mscale_all_dim")
+        stretch = [1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0 for m in (one or 1, all_dim or 1)]
+        attention = stretch[0] / stretch[1] if one and all_dim else stretch[0]
+    return plain / factor * ramp + plain * (1 - ramp), float(attention)
+
+
+def _longrope(rope: Rope, plain: Array, length: int) -> tuple[Array, float]:
+    """Two sets of divisors: one for sequences within the original context, one for longer ones."""
+    original = _number(rope, "original_max_position_embeddings")
+    divisors = _list(rope, "long_factor" if length > original else "short_factor")
+    attention = rope.scaling.get("attention_factor")
+    if attention is None:
+        factor = rope.scaling.get("factor") or _number(rope, "max_position_embeddings") / original
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return plain / divisors, float(attention)
+
+
+def _number(rope: Rope, key: str) -> float:
+    value = rope.scaling.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UnreadableInput(f"the {rope.kind} rotary scaling needs a positive {key}; the config says {value!r}")
+    return float(value)
+
+
+def _list(rope: Rope, key: str) -> Array:  # -> [R/2]
+    value = rope.scaling.get(key)
+    try:
+        numbers = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    if numbers.shape != (rope.dim // 2,) or not (numbers > 0).all():
+        raise UnreadableInput(f"the {rope.kind} rotary scaling needs {rope.dim // 2} positive numbers in {key}")
+    return numbers

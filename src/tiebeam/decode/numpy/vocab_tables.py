@@ -1,0 +1,201 @@
+"""The two ends of the decoder: the table a token is looked up in, and the table it is scored against.
+
+Which matrix serves which end is the tie's to say, so this asks `inspect` and obeys: shared and twin pairs run
+on one matrix, an untied pair on two (as does a twin that is equal only up to rounding: each end has its own).
+Where loaders disagree (torn) it takes the stored head, as transformers does, and says so; where one of the ends
+is not there at all (headless) it refuses.
+
+A table may be factorised, rows [V, R] and a map [R, D] for each end, which is one shape for three things:
+a jointly tied checkpoint (`tiebeam tie --joint`), a table narrower than the model, and a bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiebeam.checkpoint import Checkpoint
+from tiebeam.checkpoint.dtypes import BITS
+from tiebeam.decode.layer_names import Names
+from tiebeam.decode.numpy.load_weights import LazyRows, Linear, Weights
+from tiebeam.decode.numpy.ops import Array, Ids
+from tiebeam.decode.spec import Spec
+from tiebeam.errors import UnreadableInput
+from tiebeam.inspection import inspect
+from tiebeam.pair import Tie
+
+JOINT = "tiebeam"
+"""Prefix of the tensors of a jointly tied pair, and its entry in the configuration."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """rows [V, R] seen through map [R, D]; some ids may have exact rows [N, D] of their own."""
+
+    rows: Array | LazyRows
+    map: Array | None = None
+    exact_ids: Ids | None = None
+    """Ascending."""
+    exact: Array | None = None
+
+    @property
+    def vocab(self) -> int:
+        return int(self.rows.shape[0])
+
+    def lookup(self, ids: Ids) -> Array:  # [T] -> [T, D]
+        x: Array = self.rows[ids]  # [T, R]
+        if self.map is not None:
+            x = x @ self.map  # [T, D]
+        if self.exact_ids is not None and self.exact is not None and len(self.exact_ids):
+            at = np.minimum(np.searchsorted(self.exact_ids, ids), len(self.exact_ids) - 1)
+            hit = self.exact_ids[at] == ids
+            x[hit] = self.exact[at[hit]]
+        return x
+
+    def scorer(self) -> Scorer:
+        assert isinstance(self.rows, np.ndarray)
+        return Scorer(self, Linear([self.rows]), None if self.map is None else Linear([self.map]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scorer:
+    """The head end of a table: logits."""
+
+    table: Table
+    rows: Linear
+    map: Linear | None
+
+    def __call__(self, h: Array) -> Array:  # [T, D] -> [T, V]
+        logits = self.rows(h if self.map is None else self.map(h))
+        if self.table.exact_ids is not None and self.table.exact is not None:
+            logits[:, self.table.exact_ids] = h @ self.table.exact.T
+        return logits
+
+
+def open_ends(
+    weights: Weights, spec: Spec, names: Names, config: Mapping[str, Any], embed: str | None, head: str | None
+) -> tuple[Table, Table, tuple[str, ...]]:
+    """(embed, head, notes) of the checkpoint behind `weights`."""
+    joint = (config.get(JOINT) or {}).get("joint") if isinstance(config.get(JOINT), Mapping) else None
+    if joint is not None:
+        return _open_joint(weights, spec, joint)
+    checkpoint = weights.checkpoint
+    if embed or head or spec.golf:  # one end named: the other is where this family keeps it
+        embed = embed or _stored(checkpoint, names.prefix + names.embed)
+        head = head or _stored(checkpoint, names.head)
+    if embed == head:
+        embed = None  # one matrix named for both ends
+    pair = inspect(checkpoint, embed=embed, head=head).pair
+    one, two = (end.name if end else None for end in (pair.embed, pair.head))
+    notes: tuple[str, ...] = ()
+    if pair.tie is Tie.NONE and one is None:
+        raise UnreadableInput(f"no vocabulary matrix was found in {checkpoint.source}; name it: --embed NAME")
+    if pair.tie is Tie.NONE:
+        raise UnreadableInput(
+            f"{checkpoint.source} was saved without a head; if {one} is also that, say so: --head {one}"
+        )
+    if pair.tie is Tie.HEADLESS:
+        raise UnreadableInput(
+            f"{checkpoint.source} declares an untied head ({pair.declared_by}) and stores none, so there is no head to "
+            f"run; if {one} is meant to serve both ends, say so: --head {one}"
+        )
+    if pair.tie is Tie.TORN:
+        notes = (f"declared tied, but {two} differs from {one}: run with the stored head, as transformers does",)
+    rounded = pair.tie is Tie.TWIN and not _exact_twin(checkpoint, one, two)
+    if pair.tie is Tie.UNTIED or pair.tie is Tie.TORN or rounded:
+        assert one is not None
+        assert two is not None
+        return _golf_maps(
+            weights, spec, _lookup_only(weights, spec, config, one), _rows(weights, spec, config, two), notes
+        )
+    only = one or two
+    assert only is not None
+    table = _rows(weights, spec, config, only)
+    weights.used.update(name for name in (one, two) if name)
+    return _golf_maps(weights, spec, table, table, notes)
+
+
+def _stored(checkpoint: Checkpoint, name: str) -> str | None:
+    return name if name in checkpoint.tensors else None
+
+
+def _exact_twin(checkpoint: Checkpoint, one: str | None, two: str | None) -> bool:
+    """Types that differ, and GGUF's blocks, are called equal when they round the same matrix."""
+    E, W = (checkpoint.tensors[name].dtype if name else "" for name in (one, two))
+    return E == W and E in BITS
+
+
+def _width(spec: Spec, config: Mapping[str, Any]) -> int:
+    narrow = config.get("embed_dim") if spec.golf else None
+    return narrow if type(narrow) is int and narrow > 0 else spec.dim
+
+
+def _rows(weights: Weights, spec: Spec, config: Mapping[str, Any], name: str) -> Table:
+    return Table(weights.matrix(name, (_padded(weights.checkpoint, spec, name), _width(spec, config))))
+
+
+def _lookup_only(weights: Weights, spec: Spec, config: Mapping[str, Any], name: str) -> Table:
+    shape = (_padded(weights.checkpoint, spec, name), _width(spec, config))
+    return Table(weights.rows_on_demand(name, shape))
+
+
+def _padded(checkpoint: Checkpoint, spec: Spec, name: str) -> int:
+    """The rows a table has; `inspect` has already weighed them against the declared vocabulary."""
+    info = checkpoint.tensors[name]
+    return info.shape[0] if info.shape and info.shape[0] >= spec.vocab else spec.vocab
+
+
+def _golf_maps(
+    weights: Weights, spec: Spec, embed: Table, head: Table, notes: tuple[str, ...]
+) -> tuple[Table, Table, tuple[str, ...]]:
+    """The optional maps of our own golf model: a narrow table's two projections, and the bridge before the head."""
+    if not spec.golf:
+        return embed, head, notes
+    D, R = spec.dim, embed.rows.shape[1]
+    into = out = None
+    if weights.has("embed_proj.weight"):
+        into = weights.vector("embed_proj.weight", (D, R)).T  # [R, D]
+        out = into
+    if weights.has("head_proj.weight"):
+        out = weights.vector("head_proj.weight", (R, D))
+    if weights.has("bridge.weight"):
+        bridge = weights.vector("bridge.weight", (D, D))
+        out = bridge if out is None else out @ bridge
+    if into is None and D != R:
+        raise UnreadableInput(f"a table of width {R} needs embed_proj.weight [{D}, {R}] to reach the model's {D}")
+    return Table(embed.rows, into), Table(head.rows, out), notes
+
+
+def _open_joint(weights: Weights, spec: Spec, joint: Any) -> tuple[Table, Table, tuple[str, ...]]:
+    """S [V, R] with two maps [R, D], and the rows that were kept exact."""
+    rank = joint.get("rank") if isinstance(joint, Mapping) else None
+    if type(rank) is not int or rank <= 0:
+        raise UnreadableInput(f"config.json: the joint tie has the rank {rank!r}, not a positive whole number")
+    V = _padded(weights.checkpoint, spec, f"{JOINT}.table") if weights.has(f"{JOINT}.table") else spec.vocab
+    rows = weights.matrix(f"{JOINT}.table", (V, rank))
+    ids = None
+    ends = []
+    if weights.has(f"{JOINT}.exact_rows"):
+        ids = _ids(weights, f"{JOINT}.exact_rows", V)
+    for end in ("embed", "head"):
+        shape = (rank, spec.dim)
+        exact = None
+        if ids is not None and len(ids):
+            exact = weights.matrix(f"{JOINT}.exact_{end}", (len(ids), spec.dim))
+        ends.append(Table(rows, weights.matrix(f"{JOINT}.{end}_map", shape), ids, exact))
+    return ends[0], ends[1], ()
+
+
+def _ids(weights: Weights, name: str, vocab: int) -> Ids:
+    stored = weights.checkpoint.tensor(name)
+    weights.used.add(name)
+    if stored.ndim != 1 or stored.dtype.kind not in "iu":
+        shape = list(stored.shape)
+        raise UnreadableInput(f"{name} must be a list of whole numbers, not {stored.dtype} of shape {shape}")
+    ids = stored.astype(np.int64)
+    if len(ids) and (ids[0] < 0 or ids[-1] >= vocab or (np.diff(ids) <= 0).any()):
+        raise UnreadableInput(f"{name} must ascend within 0 .. {vocab - 1:,}")
+    return ids

@@ -1,0 +1,83 @@
+"""How an architecture scales what goes into the trunk and what comes out of the head.
+
+    x = input * E[token]          logits = logits_factor * (h @ W.T), then softcap * tanh(logits / softcap)
+
+The two ends of a tied pair are one matrix, but not one function: gemma multiplies by sqrt(dim) on the way in
+and not on the way out. The table writes each factor as a short expression over config keys with defaults:
+`sqrt(dim)`, `1/sqrt(dim)`, `key=1.0`, `1/key=1.0`, `key=256/dim`, each with an optional `if key=false`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tiebeam.errors import UnreadableInput
+from tiebeam.families.registry import Architecture, text_level, width
+
+_EXPRESSION = re.compile(
+    r"(?P<inverse>1/)?(?:(?P<root>sqrt\(dim\))|(?P<key>\w+)=(?P<default>[^/\s]+)(?P<per_dim>/dim)?)"
+    r"(?: if (?P<switch>\w+)=(?P<switched>true|false))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """`input` multiplies the embedding's rows, `logits` the head's products; `softcap` is None without one."""
+
+    input: float = 1.0
+    logits: float = 1.0
+    softcap: float | None = None
+
+    def to_dict(self) -> dict[str, float | None]:
+        return asdict(self)
+
+
+def scales(config: Mapping[str, Any], architecture: Architecture) -> Scales:
+    """The factors that this config gives this architecture."""
+    inner, _ = text_level(config, architecture)
+    keys = {**config, **inner}
+    dim = width(config, architecture)
+    softcap = _value(architecture.softcap, keys, dim) if architecture.softcap else None
+    return Scales(
+        _value(architecture.input_scale, keys, dim) or 1.0,
+        _value(architecture.logit_scale, keys, dim) or 1.0,
+        softcap,
+    )
+
+
+def scale_keys(architecture: Architecture) -> dict[str, Any]:
+    """The config keys that decide the factors, with their defaults."""
+    found: dict[str, Any] = {}
+    for expression in (architecture.input_scale, architecture.logit_scale, architecture.softcap):
+        match = _EXPRESSION.fullmatch(expression) if expression else None
+        for key, default in (("key", "default"), ("switch", "switched")):
+            if match and match[key]:
+                found[match[key]] = json.loads(match[default])
+    return found
+
+
+def _value(expression: str | None, keys: Mapping[str, Any], dim: int | None) -> float | None:
+    if expression is None:
+        return None
+    match = _EXPRESSION.fullmatch(expression)
+    assert match, expression
+    if match["switch"] and not keys.get(match["switch"], json.loads(match["switched"])):
+        return None
+    if (match["root"] or match["per_dim"]) and dim is None:
+        raise UnreadableInput(f"config.json gives no width, and the scale {expression} needs it; add hidden_size")
+    if match["root"]:
+        assert dim is not None
+        value = math.sqrt(dim)
+    else:
+        given = keys.get(match["key"], json.loads(match["default"]))
+        if given is None:
+            return None
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or given == 0:
+            raise UnreadableInput(f"config.json: {match['key']} is {json.dumps(given)}; a scale is a number, not 0")
+        value = float(given) / dim if match["per_dim"] and dim is not None else float(given)
+    return 1 / value if match["inverse"] else value

@@ -1,0 +1,328 @@
+"""The direct path of a model: token -> E -> W -> logits, with nothing in between.
+
+M = F W^T [V, V] is what the model would say if its layers said nothing; F is E as it meets the head: scaled and
+through the final norm where asked, which acts on each row by itself. Everything about all of M follows from the
+Gram matrix G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
+
+  |M|^2 = tr(F'F W'W),  <M, M^T> = tr((W'F)^2), and the nonzero eigenvalues of (M + M^T)/2 are those of
+  R^T K R with G = R R^T and K = [[0, I], [I, 0]] / 2.
+
+What is about the two tables rather than the path (their angles, what one shared table could keep) comes from the
+same matrix of E and W as they are stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.errors import BadRequest
+from tiebeam.lens.embed_and_head import Ends, no_norm, open_model_ends
+
+Array = NDArray[np.floating[Any]]
+Progress = Callable[[str, int, int], None]
+_WIDE = 2048  # rows of the Gram matrix from which on solving is worth a word
+_BLOCK_NUMBERS = 1 << 23  # of [F | W] at a time: 64 MB in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Of a square matrix: the parts of its squared norm, and what its eigenvalues say about definiteness."""
+
+    norm: float
+    symmetric: float
+    antisymmetric: float
+    negative: float
+    """Of the symmetric part's energy, the share in negative eigenvalues: 0 for E.E^T, whatever E is."""
+    rank: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPath:
+    """The path between chosen tokens: `matrix[i, j]` is the logit that token i gives token j."""
+
+    ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    matrix: Array = field(repr=False)  # [n, n]
+
+    @property
+    def energy(self) -> Energy:
+        return energy_of(self.matrix)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ids": list(self.ids),
+            "labels": list(self.labels),
+            "matrix": [[round(float(x), 6) for x in row] for row in self.matrix],
+            "self_logits": [round(float(x), 6) for x in np.diag(self.matrix)],
+            "energy": self.energy.to_dict(),
+        }
+
+
+def energy_of(matrix: Array) -> Energy:  # [n, n]
+    """The same figures as `Lens.energy`, straight from a small matrix."""
+    half = (matrix + matrix.T) / 2
+    return _energy(float((matrix**2).sum()), np.linalg.eigvalsh(half), np.linalg.svd(matrix, compute_uv=False))
+
+
+def _energy(norm: float, eigenvalues: Array, singular: Array) -> Energy:
+    squares = eigenvalues**2
+    symmetric = float(squares.sum())
+    tiny = singular.max(initial=0.0) * 1e-7
+    return Energy(
+        norm=norm**0.5,
+        symmetric=symmetric / norm if norm else 1.0,
+        antisymmetric=max(0.0, 1 - symmetric / norm) if norm else 0.0,
+        negative=float(squares[eigenvalues < 0].sum()) / symmetric if symmetric else 0.0,
+        rank=int((singular > tiny).sum()),
+    )
+
+
+class Lens:
+    """The two ends of a model, looked at without its layers. Rows are streamed; Gram matrices are kept."""
+
+    def __init__(self, ends: Ends, *, norm: bool = True, scales: bool = True, progress: Progress | None = None) -> None:
+        self.ends, self.norm, self.scales = ends, norm, scales
+        self._report = progress or (lambda stage, done, total: None)
+
+    @classmethod
+    def open(
+        cls, source: str | os.PathLike[str] | Checkpoint, *, norm: bool = True, scales: bool = True,
+        embed: str | None = None, head: str | None = None, progress: Progress | None = None,
+    ) -> Lens:  # fmt: skip
+        """`norm` and `scales` say whether the embedding meets the head through the final norm and scaled."""
+        checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        ends = open_model_ends(checkpoint, embed=embed, head=head)
+        return cls(ends, norm=norm and ends.final_norm is not no_norm, scales=scales, progress=progress)
+
+    @property
+    def vocab(self) -> int:
+        return self.ends.vocab
+
+    def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they meet the head
+        x = self.ends.embed_rows(ids)
+        if self.scales:
+            x = x * self.ends.input_scale
+        return (self.ends.final_norm(x) if self.norm else x).astype(np.float64)
+
+    def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they are stored
+        return self.ends.embed_rows(ids).astype(np.float64)
+
+    def outputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D]
+        return self.ends.head_rows(ids).astype(np.float64)
+
+    def direct(self, ids: Sequence[int], labels: Sequence[str] = ()) -> DirectPath:
+        """The path between a few tokens."""
+        places = self._checked(ids)
+        matrix = self.inputs(places) @ self.outputs(places).T
+        names = tuple(labels) or tuple(self.label(int(i)) for i in places)
+        return DirectPath(tuple(map(int, places)), names, matrix)
+
+    def continuations(self, tokens: Sequence[int], count: int = 10) -> list[list[tuple[int, float]]]:
+        """For each token, what the direct path alone would say next, with its logit."""
+        x = self.inputs(self._checked(tokens))
+        return self._best(lambda rows: x @ rows.T, self.outputs, len(x), count, "what the path would say")
+
+    def neighbours(self, tokens: Sequence[int], table: str, count: int = 10) -> list[list[tuple[int, float]]]:
+        """For each token, the nearest rows of one table by cosine, the token itself left out."""
+        read = {"embed": self.embeds, "head": self.outputs}.get(table)
+        if read is None:
+            raise BadRequest(f"a table is 'embed' or 'head', not {table!r}")
+        x = _unit(read(self._checked(tokens)))
+        near = self._best(lambda rows: x @ _unit(rows).T, read, len(x), count + 1, f"nearest by the {table}")
+        return [[(i, c) for i, c in row if i != token][:count] for token, row in zip(tokens, near, strict=True)]
+
+    @cached_property
+    def norms(self) -> tuple[Array, Array]:  # [V], [V]
+        """Row norms of the two tables."""
+        self._stream()
+        return self._norms
+
+    @cached_property
+    def self_logits(self) -> Array:  # [V]
+        """What each token says about being followed by itself: the diagonal of the path."""
+        self._stream()
+        return self._diagonal
+
+    @cached_property
+    def gram(self) -> Array:  # [2D, 2D]
+        """[F | W]^T [F | W], summed over the vocabulary."""
+        self._stream()
+        return self._path_gram
+
+    @cached_property
+    def table_gram(self) -> Array:  # [2D, 2D]
+        """The same of the two tables as they are stored."""
+        self._stream()
+        return self._table_gram
+
+    @property
+    def one_table(self) -> bool:
+        """Whether both ends are the same numbers: |E - W|^2 from the Gram matrix."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        one, two, both = (float(np.trace(block)) for block in (G[:D, :D], G[D:, D:], G[:D, D:]))
+        return abs(one + two - 2 * both) <= 1e-9 * max(one, two)
+
+    def _stream(self) -> None:
+        """One pass over both tables for everything that needs all rows."""
+        if hasattr(self, "_path_gram"):
+            return
+        D = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
+        path, tables = np.zeros((2 * D, 2 * D)), np.zeros((2 * D, 2 * D))
+        norms: tuple[list[Array], list[Array]] = ([], [])
+        diagonal = []
+        for ids in self._blocks("reading both tables"):
+            E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
+            for total, left in ((path, F), (tables, E)):
+                total[:D, :D] += left.T @ left
+                total[:D, D:] += left.T @ W
+            tables[D:, D:] += W.T @ W
+            norms[0].append(np.linalg.norm(E, axis=1))
+            norms[1].append(np.linalg.norm(W, axis=1))
+            diagonal.append((F * W).sum(axis=1))
+        path[D:, D:] = tables[D:, D:]
+        for total in (path, tables):
+            total[D:, :D] = total[:D, D:].T
+        self._path_gram, self._table_gram = path, tables
+        self._norms = np.concatenate(norms[0]), np.concatenate(norms[1])
+        self._diagonal = np.concatenate(diagonal)
+
+    @cached_property
+    def energy(self) -> Energy:
+        """Symmetry and definiteness of the whole [V, V] path, in closed form."""
+        D, spectrum = self.gram.shape[0] // 2, self.spectrum
+        self._solving("how far the path is symmetric and definite")
+        norm = float((self.gram[:D, :D] * self.gram[D:, D:]).sum())
+        root = _factor(self.gram)  # [2D, 2D]
+        half = root[:D].T @ root[D:] / 2  # root^T K root = half + half^T
+        half += half.T.copy()
+        return _energy(norm, np.linalg.eigvalsh(half), spectrum)
+
+    @cached_property
+    def spectrum(self) -> Array:  # [D], descending
+        """Singular values of the whole path F W^T."""
+        D = self.gram.shape[0] // 2
+        self._solving("the path's spectrum")
+        inner = _factor(self.gram[:D, :D]).T @ _factor(self.gram[D:, D:])
+        values: Array = np.linalg.svd(inner, compute_uv=False)
+        return values
+
+    @cached_property
+    def joint_spectrum(self) -> Array:  # [2D], descending, sums to 1
+        """Energy of [E | W] by rank, both tables of equal norm: what one shared table could keep of the pair."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        self._solving("what one shared table could keep")
+        if self.one_table:
+            values = np.concatenate([np.linalg.eigvalsh(G[:D, :D])[::-1], np.zeros(D)])
+        else:
+            scale = np.concatenate([np.full(D, np.trace(G[:D, :D])), np.full(D, np.trace(G[D:, D:]))])
+            scale = 1 / np.sqrt(np.maximum(scale, 1e-300))
+            values = np.linalg.eigvalsh(G * scale[:, None] * scale[None])[::-1]
+        values = np.maximum(values, 0)
+        share: Array = values / max(float(values.sum()), 1e-300)
+        return share
+
+    @cached_property
+    def angles(self) -> Array:  # [the smaller rank] radians, ascending
+        """Principal angles between the column spaces of the two tables in the space of tokens; all 0 for one table."""
+        G = self.table_gram
+        D = G.shape[0] // 2
+        self._solving("the angles between the tables")
+        (left, one), (right, two) = _whitening(G[:D, :D]), _whitening(G[D:, D:])
+        cosines = np.linalg.svd(left(right(G[D:, :D]).T), compute_uv=False)[: min(one, two)]
+        angles: Array = np.arccos(np.clip(cosines, -1, 1))
+        return angles
+
+    def _solving(self, what: str) -> None:
+        """Each of these takes the cube of the width: a moment for most tables, a minute for the widest."""
+        if len(self.gram) >= _WIDE:
+            self._report(f"solving for {what}", 0, 0)
+
+    def label(self, token: int) -> str:
+        text = self.ends.spell(token)
+        return f"#{token}" if text is None else text
+
+    def find(self, text: str) -> int:
+        """The one token that spells `text`, or the token of an id written #123."""
+        if text.startswith("#") and text[1:].isdigit():
+            return int(self._checked([int(text[1:])])[0])
+        ids = self.ends.encode(text)
+        if len(ids) != 1:
+            pieces = ", ".join(f"{self.label(i)!r} #{i}" for i in ids) or "none"
+            raise BadRequest(
+                f"{text!r} is not one token but {len(ids)} ({pieces}); name one, or its id as #{(*ids, 0)[0]}"
+            )
+        return ids[0]
+
+    def _checked(self, ids: Sequence[int]) -> NDArray[np.int64]:
+        places = np.asarray(ids, np.int64)
+        if places.size == 0:
+            raise BadRequest("name at least one token")
+        wrong = places[(places < 0) | (places >= self.vocab)]
+        if wrong.size:
+            raise BadRequest(f"a token id lies in 0 .. {self.vocab - 1:,}; {int(wrong[0]):,} does not")
+        return places
+
+    def _blocks(self, stage: str) -> Iterator[NDArray[np.int64]]:
+        width = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
+        size = max(64, _BLOCK_NUMBERS // (2 * width))
+        for start in range(0, self.vocab, size):
+            self._report(stage, start, self.vocab)
+            yield np.arange(start, min(start + size, self.vocab))
+        self._report(stage, self.vocab, self.vocab)
+
+    def _best(
+        self, score: Callable[[Array], Array], read: Callable[[NDArray[np.int64]], Array], rows: int, count: int,
+        stage: str,
+    ) -> list[list[tuple[int, float]]]:  # fmt: skip
+        """The `count` best ids of each of `rows` rows of scores, over the whole vocabulary."""
+        kept: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
+        for ids in self._blocks(stage):
+            values = score(read(ids))  # [rows, n]
+            few = min(count, values.shape[1])
+            top = np.argpartition(-values, few - 1, axis=1)[:, :few]
+            for i in range(rows):
+                merged = kept[i] + [(int(ids[j]), float(values[i, j])) for j in top[i]]
+                kept[i] = sorted(merged, key=lambda pair: (-pair[1], pair[0]))[:count]
+        return kept
+
+
+def _unit(x: Array) -> Array:  # [n, D] -> [n, D]
+    unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
+    return unit
+
+
+def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
+    """Cholesky where G is of full rank, at a twentieth of the cost; else the symmetric square root."""
+    try:
+        return np.linalg.cholesky(G)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(G)
+        root: Array = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        return root
+
+
+def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:
+    """X -> R^-1 X with G = R R^T, on the space where G is not zero, and the dimension of that space."""
+    with suppress(np.linalg.LinAlgError):
+        root = np.linalg.cholesky(G)
+        pivots = np.diag(root)
+        if pivots.min() > pivots.max() * 1e-5:  # well away from losing a dimension, which takes the longer road to see
+            return partial(np.linalg.solve, root), len(G)
+    values, vectors = np.linalg.eigh(G)
+    kept = values > values.max(initial=0.0) * 1e-12
+    inverse = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
+    return partial(np.matmul, inverse), int(kept.sum())

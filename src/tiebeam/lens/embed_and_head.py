@@ -1,0 +1,118 @@
+"""The two ends of a model by rows, without its layers: what the lens looks at.
+
+Rows are read from the file as they are asked for, so a table of any size costs a block of memory. Where the
+decoder knows the architecture its final norm and scales are known too; where it does not, the tables are looked
+at as they are, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebeam.checkpoint import Checkpoint
+from tiebeam.decode.layer_names import names_for
+from tiebeam.decode.numpy.blocks import load_norm
+from tiebeam.decode.numpy.decoder import model_config
+from tiebeam.decode.numpy.load_weights import Weights
+from tiebeam.decode.numpy.vocab_tables import open_ends
+from tiebeam.decode.spec_fields import spec_of
+from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
+from tiebeam.inspection import inspect
+from tiebeam.pair import Tie
+from tiebeam.tokenizer.load import Tokenizer, open_tokenizer
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
+Reader = Callable[[Ids], Rows]  # [n] -> [n, D]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Both tables by rows, and what lies between them when the layers say nothing."""
+
+    vocab: int
+    embed_rows: Reader
+    head_rows: Reader
+    input_scale: float = 1.0
+    final_norm: Callable[[Rows], Rows] = lambda x: x
+    tokenizer: Tokenizer | None = None
+    notes: tuple[str, ...] = ()
+
+    def spell(self, token: int) -> str | None:
+        """The token's text with its leading space, which sentencepiece's decoders drop; None if it has none."""
+        if self.tokenizer is None or token >= self.tokenizer.size:
+            return None
+        text, stored = self.tokenizer.decode([token]), self.tokenizer.backend.id_to_token(token)
+        return " " + text if stored and stored.startswith("▁") and not text.startswith(" ") else text
+
+    def encode(self, text: str) -> list[int]:
+        """Text -> tokens, without start tokens and without the space that sentencepiece puts before a text."""
+        if self.tokenizer is None:
+            raise BadRequest("this model carries no tokenizer; name tokens by their ids, #123")
+        backend = self.tokenizer.backend
+        for mark in ("▁", "Ġ"):
+            whole = backend.token_to_id(text.replace(" ", mark))
+            if whole is not None:
+                return [int(whole)]
+        return list(backend.encode(text, add_special_tokens=False).ids)
+
+
+def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str | None = None) -> Ends:
+    """The ends of an open checkpoint; `embed` and `head` name the tensors where they cannot be found."""
+    scale, norm, notes = 1.0, no_norm, []
+    readers: tuple[Reader, Reader] | None = None
+    vocab = 0
+    try:
+        config, where = model_config(checkpoint)
+        spec = spec_of(config, where)
+        if checkpoint.format == "gguf":
+            spec = replace(spec, norm_offset=0.0)  # the converter has added it
+        names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
+        weights = Weights(checkpoint, "float32")
+        norm = load_norm(weights, spec, names.prefix + names.final_norm)
+        scale = spec.embed_scale
+        if spec.golf or "tiebeam" in config:  # maps between the rows and the model: small models, read whole
+            one, two, _ = open_ends(weights, spec, names, config, embed, head)
+            readers, vocab = (one.lookup, two.lookup), two.vocab
+    except TiebeamError as error:
+        notes.append(f"the tables are looked at as they are, without a final norm or scales: {error}")
+    if readers is None:
+        pair = inspect(checkpoint, embed=embed, head=head).pair
+        if pair.tie is Tie.NONE or pair.tie is Tie.HEADLESS:
+            raise UnreadableInput(f"{checkpoint.source} is {pair.tie}: {pair.tie.meaning}; there is no path to look at")
+        one_name = (pair.embed or pair.head).name  # type: ignore[union-attr]
+        two_name = (pair.head or pair.embed).name  # type: ignore[union-attr]
+        readers = _reader(checkpoint, one_name), _reader(checkpoint, two_name)
+        vocab = min(checkpoint.tensors[name].shape[0] for name in (one_name, two_name))
+    return Ends(vocab, *readers, scale, norm, _tokenizer(checkpoint), tuple(notes))
+
+
+def no_norm(x: Rows) -> Rows:
+    """The final norm of a model whose own is not known."""
+    return x
+
+
+def _reader(checkpoint: Checkpoint, name: str) -> Reader:
+    """Rows by id; neighbours are read together."""
+
+    def read(ids: Ids) -> Rows:
+        out = np.empty((len(ids), checkpoint.tensors[name].shape[1]), np.float32)
+        cuts = np.flatnonzero(np.diff(ids) != 1) + 1
+        for run in np.split(np.arange(len(ids)), cuts):
+            if len(run):
+                first = int(ids[run[0]])
+                out[run] = checkpoint.rows(name, first, first + len(run))
+        return out
+
+    return read
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+    try:
+        return open_tokenizer(checkpoint)
+    except TiebeamError:
+        return None

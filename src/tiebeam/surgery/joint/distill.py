@@ -1,0 +1,186 @@
+"""`--heal`: a short distillation of the shared table and its two maps against the model as it was.
+
+The closed form minimises a quadratic stand-in for the loss. Here the loss itself is minimised, KL(original || joined)
+over the calibration text, with torch. The trunk is run by the decoder and not differentiated: every round runs the text
+through the joined model once, to see the hidden states that its head really gets, then trains the head side on them
+against the original's predictions, while the lookup side is held to the original rows by the fit's own quadratic term.
+
+Progress is kept beside the target (`TARGET.healing/`): a run that is stopped, or killed, goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiebeam.errors import MissingExtra
+from tiebeam.surgery.joint.calibration import Calibration
+from tiebeam.surgery.joint.decomposition import Factors, Rows, row_blocks
+from tiebeam.surgery.joint.fit import Fit, tables_of
+from tiebeam.surgery.joint.held_out import HeldOut, Measured
+
+if TYPE_CHECKING:
+    import torch
+
+    from tiebeam.decode import Decoder
+
+Array = NDArray[Any]
+RATE = 1e-3  # of the root mean square of each parameter, per step
+_BATCH = 512  # positions per step
+_PASSES = 2  # over the text, on the hidden states of one round
+
+
+@dataclass(frozen=True)
+class Healed:
+    """The best that was found, judged by its KL from the original on held-out text; before and after there."""
+
+    fitted: Fit
+    before: Measured
+    after: Measured
+    rounds: int
+    minutes: float
+
+
+def heal(
+    held_out: HeldOut,
+    rows: Rows,
+    calibration: Calibration,
+    fitted: Fit,
+    minutes: float,
+    keep_at: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Healed:
+    """Train for `minutes`, those of earlier runs kept at `keep_at` included."""
+    torch, decoder = _torch(), held_out.original
+    state = _State(torch, rows, calibration, fitted)
+    if keep_at is not None:
+        state.load(keep_at)
+    teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
+    W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
+    E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
+    cap = decoder.spec.logit_cap
+
+    def joined() -> Decoder:
+        return decoder.with_ends(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
+
+    best = fitted
+    if state.rounds:
+        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joined())))
+    while state.minutes < minutes:
+        begun = time.monotonic()
+        now = joined()
+        student = [now.hidden(run) for run in calibration.runs]
+        for _ in range(_PASSES):
+            for run, h, g in zip(calibration.runs, teacher, student, strict=True):
+                state.step(torch.tensor(run), torch.from_numpy(h), torch.from_numpy(g), E, W, cap)
+                if state.minutes + (time.monotonic() - begun) / 60 >= minutes:
+                    break
+        state.rounds += 1
+        state.minutes += (time.monotonic() - begun) / 60
+        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joined())))
+        if keep_at is not None:
+            state.save(keep_at)
+        progress(min(int(100 * state.minutes / minutes), 100), 100)
+    progress(100, 100)
+    return Healed(best, fitted.after, best.after, state.rounds, state.minutes)
+
+
+def _better(one: Fit, other: Fit) -> Fit:
+    return other if other.after.kl < one.after.kl else one
+
+
+class _State:
+    """The parameters, Adam's moments, and how far training is; saved and loaded as one safetensors file."""
+
+    def __init__(self, torch: Any, rows: Rows, calibration: Calibration, fitted: Fit) -> None:
+        self.torch = torch
+        self.dim = len(calibration.C)
+        self.balance = fitted.spectrum.balance
+        self.exact = torch.from_numpy(fitted.exact)
+        factors, V = fitted.factors, len(calibration.counts)
+        table = np.concatenate([factors.rows(rows, *block) for block in row_blocks(V, self.dim)])
+        start = {"table": table, "embed_map": factors.embed_map, "head_map": factors.head_map}
+        self.parameters = {k: torch.nn.Parameter(torch.from_numpy(v.copy())) for k, v in start.items()}
+        self.groups = [
+            {"params": [p], "lr": RATE * float(p.detach().square().mean().sqrt())} for p in self.parameters.values()
+        ]
+        self.optimizer = torch.optim.Adam(self.groups, betas=(0.9, 0.98))
+        self.rounds, self.minutes = 0, 0.0
+        self.origin = hashlib.sha256(table.tobytes() + factors.head_map.tobytes()).hexdigest()
+
+    def step(
+        self, ids: torch.Tensor, h: torch.Tensor, g: torch.Tensor, E: torch.Tensor, W: torch.Tensor, cap: float | None
+    ) -> None:
+        """One run of text: [t] tokens, [t, D] hidden states of the original and of the joined model."""
+        torch = self.torch
+        S, A, B = self.parameters.values()
+        for at in range(0, len(ids), _BATCH):
+            part = slice(at, at + _BATCH)
+            with torch.no_grad():
+                target = _log_softmax(torch, h[part] @ W.T, cap)  # [s, V]
+            logits = (g[part] @ B.T) @ S.T  # [s, V]
+            if len(self.exact):
+                logits = logits.index_copy(1, self.exact, g[part] @ W[self.exact].T)
+            kl = (target.exp() * (target - _log_softmax(torch, logits, cap))).sum(1).mean()
+            wrong = E[ids[part]] - S[ids[part]] @ A
+            loss = kl + 0.5 * self.balance**2 * wrong.square().sum(1).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def factors(self, fitted: Fit) -> Factors:
+        S, A, B = (p.detach().numpy().copy() for p in self.parameters.values())
+        return replace(fitted.factors, embed_map=A, head_map=B, trained=S)
+
+    def save(self, where: Path) -> None:
+        from safetensors.torch import save_file
+
+        where.mkdir(parents=True, exist_ok=True)
+        tensors = {name: p.detach() for name, p in self.parameters.items()}
+        for name, p in self.parameters.items():
+            for key, value in self.optimizer.state[p].items():
+                tensors[f"{name}.{key}"] = value
+        about = {"rounds": self.rounds, "minutes": self.minutes, "origin": self.origin}
+        save_file(tensors, where / "new.safetensors", metadata={"tiebeam": json.dumps(about)})
+        (where / "new.safetensors").replace(where / "state.safetensors")
+
+    def load(self, where: Path) -> None:
+        """Go on from `where`, if what is kept there began at the same fit: the same model, text and recipe."""
+        from safetensors import safe_open
+
+        path = where / "state.safetensors"
+        if not path.exists():
+            return
+        with safe_open(path, "pt") as handle:
+            kept = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+            about = json.loads((handle.metadata() or {}).get("tiebeam", "{}"))
+        if about.get("origin") != self.origin or not kept.keys() >= self.parameters.keys():
+            return
+        for name, p in self.parameters.items():
+            p.data.copy_(kept[name])
+            moments = {key.removeprefix(f"{name}."): v for key, v in kept.items() if key.startswith(f"{name}.")}
+            if moments:
+                self.optimizer.state[p] = moments
+        self.rounds, self.minutes = int(about.get("rounds", 0)), float(about.get("minutes", 0.0))
+
+
+def _log_softmax(torch: Any, logits: Any, cap: float | None) -> Any:
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return torch.log_softmax(logits, dim=1)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("--heal", "train") from None
+    return torch

@@ -1,0 +1,497 @@
+"""GGUF: read back what the real writer writes, agree with the real reader, refuse what lies."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFValueType as Value
+from gguf.quants import _type_traits, dequantize, quantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiebeam
+from helpers.mangling import mangled, survives
+from tiebeam.checkpoint import open_checkpoint
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.formats.gguf import StoredArray, read_header
+from tiebeam.errors import UnreadableInput
+
+QUANTISED = [Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.TQ1_0, Kind.TQ2_0, Kind.MXFP4]
+
+PLAIN = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+
+
+def numbers(rows: int = 6, columns: int = 512, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write(path: Path, tensors: dict[str, np.ndarray] | None = None, **values: Any) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in values.items():
+        writer.add_key_value(key.replace("__", "."), *value)
+    for name, tensor in (tensors or {"token_embd.weight": numbers()}).items():
+        writer.add_tensor(name, tensor)
+    finish(writer)
+    return path
+
+
+def refusal(source: Path) -> str:
+    with pytest.raises(UnreadableInput) as caught:
+        open_checkpoint(source)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# A file by hand, to say what the writer would not
+
+
+def text(value: str | bytes) -> bytes:
+    raw = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def pair(key: str | bytes, kind: int, raw: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + raw
+
+
+def tensor(name: str, shape: tuple[int, ...] = (2, 2), kind: int = 0, offset: int = 0) -> bytes:
+    dimensions = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+    return text(name) + dimensions + struct.pack("<IQ", kind, offset)
+
+
+def by_hand(
+    path: Path,
+    pairs: list[bytes] | None = None,
+    tensors: list[bytes] | None = None,
+    data: int = 64,
+    version: int = 3,
+    counts: tuple[int, int] | None = None,
+    alignment: int = 32,
+) -> Path:
+    pairs, tensors = pairs or [], [tensor("a")] if tensors is None else tensors
+    head = b"GGUF" + struct.pack("<IQQ", version, *(counts or (len(tensors), len(pairs))))
+    raw = head + b"".join(pairs) + b"".join(tensors)
+    path.write_bytes(raw + bytes(-len(raw) % alignment) + bytes(data))
+    return path
+
+
+# Reading back
+
+
+SCALARS = {
+    "u8": (200, Value.UINT8), "i8": (-100, Value.INT8), "u16": (60_000, Value.UINT16), "i16": (-30_000, Value.INT16),
+    "u32": (4_000_000_000, Value.UINT32), "i32": (-2_000_000_000, Value.INT32), "u64": (1 << 63, Value.UINT64),
+    "i64": (-(1 << 62), Value.INT64), "f32": (0.5, Value.FLOAT32), "f64": (0.1, Value.FLOAT64),
+    "yes": (True, Value.BOOL), "no": (False, Value.BOOL), "text": ("ünïcode \n", Value.STRING),
+    "none": ("", Value.STRING),
+}  # fmt: skip
+ARRAYS = {
+    "ints": ([1, -2, 3], Value.ARRAY, Value.INT32), "floats": ([0.5, 1.5], Value.ARRAY, Value.FLOAT32),
+    "bytes": ([1, 2, 255], Value.ARRAY, Value.UINT8), "flags": ([True, False], Value.ARRAY, Value.BOOL),
+    "words": (["a", "", "ß"], Value.ARRAY, Value.STRING), "wide": ([1 << 40], Value.ARRAY, Value.UINT64),
+    "nested": ([[1, 2], [3]], Value.ARRAY, Value.ARRAY), "deep": ([[["x"], ["y", "z"]]], Value.ARRAY, Value.ARRAY),
+    "many.words": ([f"token {i}" for i in range(3000)], Value.ARRAY, Value.STRING),
+    "many.floats": ([i / 2 for i in range(3000)], Value.ARRAY, Value.FLOAT32),
+}  # fmt: skip
+
+
+def test_every_kind_of_value_reads_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", **SCALARS, **ARRAYS)
+    metadata = open_checkpoint(path).metadata
+    for key, (value, *_) in {**SCALARS, **ARRAYS}.items():
+        got = metadata[key]
+        if isinstance(value, list):
+            assert list(got) == value, key
+        else:
+            assert type(got) is type(value), key
+            assert got == value, key
+
+
+def test_values_and_tensors_agree_with_the_real_reader(tmp_path: Path) -> None:
+    plain = {key: value for key, value in ARRAYS.items() if key not in ("nested", "deep")}
+    path = write(tmp_path / "m.gguf", {"a": numbers(), "b": numbers(3, 7), "c": numbers(1, 5)[0]}, **SCALARS, **plain)
+    checkpoint, reader = open_checkpoint(path), gguf.GGUFReader(path)
+    fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    assert set(checkpoint.metadata) == set(fields)
+    for key, field in fields.items():
+        value = checkpoint.metadata[key]
+        assert (list(value) if isinstance(value, list | StoredArray) else value) == field.contents(), key
+    assert [
+        (t.name, tuple(reversed(t.shape.tolist())), t.tensor_type.name, t.data_offset, t.data_offset + t.n_bytes)
+        for t in reader.tensors
+    ] == [(t.name, t.shape, t.dtype, t.begin, t.end) for t in checkpoint.tensors.values()]
+
+
+@pytest.mark.parametrize("kind", QUANTISED, ids=lambda kind: kind.name)
+def test_quantised_rows_are_what_the_package_decodes(tmp_path: Path, kind: Kind) -> None:
+    packed = quantize(numbers(), kind)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("first", numbers(3, 5))
+    writer.add_tensor("token_embd.weight", packed, raw_dtype=kind)
+    finish(writer)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    info = checkpoint.tensors["token_embd.weight"]
+    assert (info.shape, info.dtype, info.nbytes) == ((6, 512), kind.name, packed.nbytes)
+    assert checkpoint.read_bytes(info.name) == packed.tobytes()
+    expected = dequantize(packed, kind)
+    np.testing.assert_array_equal(checkpoint.tensor(info.name), expected)
+    for start, stop in ((0, 1), (2, 5), (5, 6), (3, 3)):
+        np.testing.assert_array_equal(checkpoint.rows(info.name, start, stop), expected[start:stop])
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in Kind if kind.name in PLAIN or kind in _type_traits], ids=lambda k: k.name
+)
+def test_any_bytes_of_any_type_decode_as_the_package_decodes_them(tmp_path: Path, kind: Kind) -> None:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = np.random.default_rng(1).integers(0, 256, 4 * 2 * size, dtype=np.uint8)
+    path = by_hand(tmp_path / "m.gguf", tensors=[tensor("x", (4, 2 * block), int(kind))], data=0)
+    with path.open("ab") as file:
+        file.write(raw.tobytes())
+    checkpoint = open_checkpoint(path)
+    got = checkpoint.tensor("x")
+    assert got.shape == (4, 2 * block)
+    if kind.name in ("F64", "I8", "I16", "I32", "I64"):
+        expected = raw.view({"F64": "<f8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}[kind.name]).reshape(
+            4, 2
+        )
+    else:
+        with np.errstate(all="ignore"):
+            expected = dequantize(raw.reshape(4, -1), kind).reshape(4, 2 * block)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(checkpoint.rows("x", 1, 3), expected[1:3])
+
+
+def test_a_type_that_the_package_cannot_decode_says_so_when_its_rows_are_read(tmp_path: Path) -> None:
+    path = by_hand(tmp_path / "m.gguf", tensors=[tensor("x", (1, 32), int(Kind.Q8_1))])
+    checkpoint = open_checkpoint(path)
+    with pytest.raises(UnreadableInput, match="cannot decode Q8_1 yet"):
+        checkpoint.tensor("x")
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+            lambda key: key not in ("general.architecture", "general.alignment")
+        ),
+        st.one_of(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda v: (v, Value.STRING)),
+            st.integers(0, 2**64 - 1).map(lambda v: (v, Value.UINT64)),
+            st.booleans().map(lambda v: (v, Value.BOOL)),
+            st.floats(width=32, allow_nan=False).map(lambda v: (v, Value.FLOAT32)),
+            st.lists(st.integers(-128, 127), min_size=1, max_size=50).map(lambda v: (v, Value.ARRAY, Value.INT8)),
+            st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=50).map(
+                lambda v: (v, Value.ARRAY, Value.STRING)
+            ),
+        ),
+        max_size=6,
+    ),
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
+        st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([8, 32, 256]),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_the_real_writer_writes_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, values: dict, shapes: dict, alignment: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_custom_alignment(alignment)
+    for key, value in values.items():
+        writer.add_key_value(key, *value)
+    content = {name: np.random.default_rng(0).standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    for name, array in content.items():
+        writer.add_tensor(name, array)
+    finish(writer)
+    checkpoint = open_checkpoint(path)
+    assert set(checkpoint.metadata) == {"general.architecture", "general.alignment", *values}
+    for key, (value, *_) in values.items():
+        got = checkpoint.metadata[key]
+        assert (list(got) if isinstance(value, list) else got) == value
+    assert set(checkpoint.tensors) == set(content)
+    for name, array in content.items():
+        np.testing.assert_array_equal(checkpoint.tensor(name), array)
+
+
+def test_version_two_is_read(tmp_path: Path) -> None:
+    assert open_checkpoint(by_hand(tmp_path / "m.gguf", version=2)).tensors["a"].shape == (2, 2)
+
+
+def test_tensors_of_no_elements_and_of_no_dimensions_are_read(tmp_path: Path) -> None:
+    table = [tensor("none", (0, 32), int(Kind.Q8_0)), tensor("one", ()), tensor("a", offset=32)]
+    checkpoint = open_checkpoint(by_hand(tmp_path / "m.gguf", tensors=table))
+    assert checkpoint.tensor("none").shape == (0, 32)
+    assert checkpoint.tensor("one").shape == ()
+    assert checkpoint.tensor("a").shape == (2, 2)
+
+
+def test_text_that_is_not_utf8_does_not_hide_the_model(tmp_path: Path) -> None:
+    tokens = struct.pack("<IQ", 8, 2) + text(b"\xff") + text("ok")
+    path = by_hand(tmp_path / "m.gguf", [pair("general.name", 8, text(b"\xe9t\xe9")), pair("tokens", 9, tokens)])
+    metadata = open_checkpoint(path).metadata
+    assert metadata["general.name"] == "\ufffdt\ufffd"
+    assert list(metadata["tokens"]) == ["\ufffd", "ok"]
+
+
+# Long arrays stay in the file
+
+
+def test_a_long_array_is_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [f"<{i}>" for i in range(100_000)]
+    scores = [float(i) for i in range(100_000)]
+    write(
+        tmp_path / "m.gguf",
+        tokens=(tokens, Value.ARRAY, Value.STRING),
+        scores=(scores, Value.ARRAY, Value.FLOAT32),
+        after=("here", Value.STRING),
+    )
+    reads: list[tuple[int, int]] = []
+    read = LocalFiles.read
+    monkeypatch.setattr(LocalFiles, "read", lambda self, n, b, e: reads.append((b, e)) or read(self, n, b, e))
+    header = read_header(LocalFiles(tmp_path), "m.gguf")
+    assert header.metadata["after"] == "here"
+    stored = header.metadata["tokens"]
+    before = len(reads)
+    assert len(stored) == 100_000
+    assert "100,000 values" in repr(stored)
+    assert len(reads) == before
+    assert stored[7] == "<7>"
+    assert stored[-2:] == tokens[-2:]
+    assert list(stored) == tokens
+    assert "<99999>" in stored
+    assert len(reads) == before + 1
+    assert list(header.metadata["scores"]) == scores
+
+
+@pytest.mark.parametrize("window", [16, 64, 1 << 10])
+def test_the_window_moves_over_any_header(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiebeam.checkpoint.formats.gguf._FIRST_WINDOW", window)
+    monkeypatch.setattr("tiebeam.checkpoint.formats.gguf._WINDOW", window)
+    path = write(tmp_path / "m.gguf", {"a": numbers(), "b": numbers(2, 3)}, **SCALARS, **ARRAYS)
+    metadata = open_checkpoint(path).metadata
+    assert all(list(metadata[key]) == value for key, (value, *_) in ARRAYS.items())
+    assert all(metadata[key] == value for key, (value, *_) in SCALARS.items())
+
+
+# Split files
+
+
+def split(where: Path, count: int = 3, **claims: Any) -> list[Path]:
+    paths = []
+    for i in range(count):
+        path = where / f"m-{i + 1:05d}-of-{count:05d}.gguf"
+        writer = gguf.GGUFWriter(path, "llama" if i == 0 else "")
+        writer.add_uint16("split.no", claims.get("no", i))
+        writer.add_uint16("split.count", claims.get("of", count))
+        writer.add_int32("split.tensors.count", claims.get("tensors", count))
+        if i == 0:
+            writer.add_string("general.name", "whole")
+        writer.add_tensor(f"t{i}", numbers(seed=i))
+        finish(writer)
+        paths.append(path)
+    return paths
+
+
+def test_a_split_model_is_one_model_by_any_of_its_parts(tmp_path: Path) -> None:
+    for source in (tmp_path, *split(tmp_path)):
+        checkpoint = open_checkpoint(source)
+        assert set(checkpoint.tensors) == {"t0", "t1", "t2"}
+        assert checkpoint.architecture == "llama"
+        assert checkpoint.metadata["general.name"] == "whole"
+        assert checkpoint.metadata["split.no"] == 0
+        np.testing.assert_array_equal(checkpoint.tensor("t2"), numbers(seed=2))
+
+
+def test_a_split_without_all_its_parts_is_refused(tmp_path: Path) -> None:
+    paths = split(tmp_path)
+    paths[1].rename(tmp_path / "m-00002.gguf")
+    assert "m-00002-of-00003.gguf is missing" in refusal(paths[0])
+
+
+def test_a_part_under_another_name_is_refused(tmp_path: Path) -> None:
+    split(tmp_path)[1].rename(tmp_path / "alone.gguf")
+    assert "says that it is part 1 of 3, counted from 0" in refusal(tmp_path / "alone.gguf")
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"of": 4}, "says that it is part 0 of 4, counted from 0"),
+        ({"no": 2}, "says that it is part 2 of 3, counted from 0"),
+        ({"tensors": 5}, "should have 5 tensors but holds 3"),
+    ],
+)
+def test_parts_that_disagree_are_refused(tmp_path: Path, claims: dict[str, int], words: str) -> None:
+    split(tmp_path, **claims)
+    assert words in refusal(tmp_path)
+
+
+def test_a_claim_of_another_type_is_refused(tmp_path: Path) -> None:
+    for key, value in (("split.count", (["x"], Value.ARRAY, Value.STRING)), ("split.no", ("x", Value.STRING))):
+        assert "says that it is part" in refusal(write(tmp_path / "m.gguf", **{key: value}))
+    assert "should have 'x' tensors" in refusal(
+        write(tmp_path / "m.gguf", **{"split.tensors.count": ("x", Value.STRING)})
+    )
+
+
+def test_several_models_in_one_directory_are_told_apart(tmp_path: Path) -> None:
+    write(tmp_path / "m.Q4.gguf")
+    write(tmp_path / "m.Q8.gguf")
+    assert f"holds 2 models (m.Q4.gguf, m.Q8.gguf); name one, as {tmp_path}/m.Q4.gguf" in refusal(tmp_path)
+    (tmp_path / "m.Q4.gguf").rename(tmp_path / "mmproj-m.gguf")
+    assert set(open_checkpoint(tmp_path).tensors) == {"token_embd.weight"}
+
+
+def test_a_configuration_beside_a_gguf_file_is_not_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    (tmp_path / "config.json").write_text("broken")
+    assert open_checkpoint(tmp_path).config is None
+    assert open_checkpoint(tmp_path / "m.gguf").config is None
+
+
+# Refusing
+
+
+def array(kind: int, count: int, raw: bytes = b"") -> bytes:
+    return pair("k", 9, struct.pack("<IQ", kind, count) + raw)
+
+
+HUGE = (1 << 64) - 1
+REFUSED = {
+    "version one": ({"version": 1}, "version 1; versions 2 and 3 are read"),
+    "version four": ({"version": 4}, "version 4"),
+    "big-endian": ({"version": 3 << 24}, "big-endian"),
+    "version nought": ({"version": 0}, "version 0"),
+    "too many tensors": ({"counts": (HUGE, 0)}, "claims 18,446,744,073,709,551,615 tensors"),
+    "too many keys": ({"counts": (0, HUGE)}, "claims 18,446,744,073,709,551,615 keys"),
+    "more tensors than there are": ({"counts": (1000, 0)}, "m.gguf"),
+    "more keys than there are": ({"counts": (1, 3)}, "m.gguf"),
+    "key twice": ({"pairs": 2 * [pair("k", 4, bytes(4))]}, "defines 'k' twice"),
+    "long key": ({"pairs": [struct.pack("<Q", 1 << 40)]}, "a key of 1,099,511,627,776 bytes"),
+    "key not UTF-8": ({"pairs": [pair(b"\xff", 4, bytes(4))]}, "a key that is not UTF-8"),
+    "unknown value type": ({"pairs": [pair("k", 13, b"")]}, "unknown value type 13"),
+    "long text": ({"pairs": [pair("k", 8, struct.pack("<Q", HUGE))]}, "text under 'k' of"),
+    "text past the end": ({"pairs": [pair("k", 8, struct.pack("<Q", 5000))]}, "truncated"),
+    "array past the end": ({"pairs": [array(4, 1 << 30)]}, "truncated"),
+    "array past belief": ({"pairs": [array(4, HUGE)]}, "truncated"),
+    "strings past the end": ({"pairs": [array(8, 1 << 20)]}, "truncated"),
+    "strings past belief": ({"pairs": [array(8, HUGE)]}, "array of 18,446,744,073,709,551,615 values"),
+    "a string past belief": ({"pairs": [array(8, 1, struct.pack("<Q", HUGE))]}, "truncated"),
+    "arrays past belief": ({"pairs": [array(9, HUGE)]}, "array of 18,446,744,073,709,551,615 values"),
+    "arrays in arrays": ({"pairs": [array(9, 1, struct.pack("<IQ", 9, 1) * 9)]}, "nested too deeply"),
+    "array of nothing known": ({"pairs": [array(99, 1)]}, "unknown value type 99"),
+    "alignment nought": ({"pairs": [pair("general.alignment", 4, bytes(4))]}, "general.alignment is 0"),
+    "alignment 48": ({"pairs": [pair("general.alignment", 4, struct.pack("<I", 48))]}, "general.alignment is 48"),
+    "alignment true": ({"pairs": [pair("general.alignment", 7, b"\1")]}, "general.alignment is True"),
+    "alignment a word": ({"pairs": [pair("general.alignment", 8, text("x"))]}, "general.alignment is 'x'"),
+    "unknown tensor type": ({"tensors": [tensor("a", kind=4)]}, "unknown tensor type 4"),
+    "many dimensions": ({"tensors": [tensor("a", (1,) * 9)]}, "claims 9 dimensions"),
+    "huge dimension": ({"tensors": [tensor("a", (0, 1 << 60))]}, "that is not believed"),
+    "partial block": ({"tensors": [tensor("a", (4, 33), int(Kind.Q8_0))]}, "does not fill whole blocks"),
+    "a block of no dimensions": ({"tensors": [tensor("a", (), int(Kind.Q8_0))]}, "does not fill whole blocks"),
+    "tensor twice": ({"tensors": [tensor("a"), tensor("a", offset=32)]}, "stores 'a' twice"),
+    "overlap": ({"tensors": [tensor("a", (3, 4)), tensor("b", offset=32)]}, "'b' overlaps"),
+    "same range": ({"tensors": [tensor("a"), tensor("b")]}, "overlaps"),
+    "misaligned": ({"tensors": [tensor("a", offset=8)]}, "not aligned to 32"),
+    "past the end": ({"tensors": [tensor("a", offset=64)]}, "truncated: 'a' needs"),
+    "far past the end": ({"tensors": [tensor("a", offset=(1 << 63) - 32)]}, "truncated: 'a' needs"),
+    "larger than the file": ({"tensors": [tensor("a", (1 << 40, 1 << 40))]}, "truncated: 'a' needs"),
+    "name not UTF-8": ({"tensors": [text(b"\xc3") + struct.pack("<IQIQ", 1, 1, 0, 0)]}, "name that is not UTF-8"),
+    "nothing": ({"tensors": []}, "holds no tensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_header_that_lies_is_refused_within_bounds(tmp_path: Path, case: str) -> None:
+    claims, words = REFUSED[case]
+    path = by_hand(tmp_path / "m.gguf", **claims)
+    tracemalloc.start()
+    try:
+        assert words in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pairs", [[array(8, 1 << 24)], [array(8, 3) + text("")], [array(9, 1 << 24)]])
+def test_a_sparse_file_of_a_terabyte_cannot_make_the_reader_walk_it(tmp_path: Path, pairs: list[bytes]) -> None:
+    path = by_hand(tmp_path / "m.gguf", pairs, counts=(1_000_000, 100_000))
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    refusal(path)
+
+
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", {"a": numbers(2, 8)}, words=(["a", "b"], Value.ARRAY, Value.STRING))
+    raw = path.read_bytes()
+    for length in range(len(raw)):
+        path.write_bytes(raw[:length])
+        refusal(path)
+
+
+def test_damaged_files_end_in_a_result_or_in_one_sentence(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    for key, value in {**SCALARS, **{k: v for k, v in ARRAYS.items() if not k.startswith("many")}}.items():
+        writer.add_key_value(key, *value)
+    writer.add_tensor("a", numbers(2, 4))
+    writer.add_tensor("b", quantize(numbers(2, 64), Kind.Q5_0), raw_dtype=Kind.Q5_0)
+    finish(writer)
+    raw = (tmp_path / "m.gguf").read_bytes()
+    assert {survives(tmp_path / "m.gguf", broken) for broken in mangled(raw, 1800)} == {True, False}
+
+
+def test_damaged_long_arrays_end_in_a_list_or_in_one_sentence(tmp_path: Path) -> None:
+    words = ([f"w{i}" for i in range(1100)], Value.ARRAY, Value.STRING)
+    path = write(tmp_path / "m.gguf", {"a": numbers(1, 4)}, words=words)
+    raw = path.read_bytes()
+    opened = 0
+    for broken in mangled(raw, 300, seed=1):
+        path.write_bytes(broken)
+        try:
+            metadata = open_checkpoint(path).metadata
+        except UnreadableInput:
+            continue
+        for value in metadata.values():
+            if isinstance(value, StoredArray):
+                opened += 1
+                assert len(list(value)) == len(value)
+    assert opened
+
+
+def test_without_the_package_a_sentence_says_how_to_get_it(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    script = (
+        "import sys; sys.modules['gguf'] = None\n"
+        "from tiebeam.checkpoint import open_checkpoint\n"
+        "from tiebeam.errors import MissingExtra\n"
+        "try: open_checkpoint(sys.argv[1])\n"
+        "except MissingExtra as error: print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m.gguf")],
+        env={"PYTHONPATH": str(Path(tiebeam.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "reading GGUF needs the extra [gguf]; install it with: pip install 'tiebeam[gguf]'"

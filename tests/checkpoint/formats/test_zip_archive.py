@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.formats import zip_archive
+from tiebeam.errors import UnreadableInput
+
+TEXT = b"".join(struct.pack("<I", i * 2654435761 % 2**32) + b"abab" for i in range(40_000))  # 320 kB, compresses
+
+
+class InMemory:
+    """Files that live nowhere: what a remote reader looks like, with every range it fetched."""
+
+    def __init__(self, **contents: bytes) -> None:
+        self.contents = contents
+        self.fetched: list[tuple[int, int]] = []
+
+    def names(self) -> list[str]:
+        return list(self.contents)
+
+    def size(self, name: str) -> int:
+        return len(self.contents[name])
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        assert 0 <= begin <= end <= len(self.contents[name])
+        self.fetched.append((begin, end))
+        return self.contents[name][begin:end]
+
+
+def archive_of(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def opened(raw: bytes) -> zip_archive.Archive:
+    return zip_archive.Archive(InMemory(a=raw), "a")
+
+
+DEFLATED = archive_of({"one": TEXT, "two": TEXT[::-1]}, zipfile.ZIP_DEFLATED)
+
+
+def directory_entry(raw: bytes, name: bytes) -> int:
+    """Where the table of contents describes `name`."""
+    at = raw.index(b"PK\x01\x02")
+    while raw[at + 46 : at + 46 + len(name)] != name:
+        at = raw.index(b"PK\x01\x02", at + 4)
+    return at
+
+
+def patched(raw: bytes, at: int, value: bytes) -> bytes:
+    return raw[:at] + value + raw[at + len(value) :]
+
+
+def test_a_stored_member_is_a_byte_range_of_the_file() -> None:
+    raw = archive_of({"x/one": b"first", "x/two": TEXT})
+    archive = opened(raw)
+    for name, data in (("x/one", b"first"), ("x/two", TEXT)):
+        begin = archive.begin(name)
+        assert raw[begin : begin + len(data)] == data
+        assert not archive.members[name].deflated
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranges=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT))).map(sorted), max_size=6))
+def test_a_deflated_member_reads_the_same_in_any_order(ranges: list[list[int]]) -> None:
+    files = InMemory(a=DEFLATED)
+    for begin, end in ranges:
+        assert zip_archive.read_member(files, "a", "one", begin, end) == TEXT[begin:end]
+        assert zip_archive.read_member(files, "a", "two", begin, end) == TEXT[::-1][begin:end]
+
+
+def test_reading_block_after_block_inflates_once_even_for_two_members_in_turn() -> None:
+    files = InMemory(a=DEFLATED)
+    zip_archive.read_member(files, "a", "one", 0, 1)
+    zip_archive.read_member(files, "a", "two", 0, 1)
+    before = len(files.fetched)
+    for at in range(0, len(TEXT), 1000):
+        assert zip_archive.read_member(files, "a", "one", at + 1, at + 1000) == TEXT[at + 1 : at + 1000]
+        assert zip_archive.read_member(files, "a", "two", at + 1, at + 1000) == TEXT[::-1][at + 1 : at + 1000]
+    assert len(files.fetched) == before  # the compressed bytes were fetched on the first read, and never again
+
+
+def test_the_table_of_contents_of_a_remote_archive_takes_one_fetch_from_its_end() -> None:
+    files = InMemory(a=archive_of({"big": bytes(1 << 20), **{f"n{i}": b"x" for i in range(100)}}))
+    zip_archive.Archive(files, "a")
+    assert len(files.fetched) == 1
+    assert sum(end - begin for begin, end in files.fetched) <= 1 << 16
+
+
+def test_bytes_in_front_a_comment_behind_and_zip64_fields_are_understood() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.comment = b"a comment"
+        with archive.open("m", "w", force_zip64=True) as member:
+            member.write(TEXT)
+    assert opened(b"#!/bin/sh\n" * 7 + out.getvalue()).read("m", 5, 500) == TEXT[5:500]
+
+
+def test_an_archive_of_nothing_has_no_members() -> None:
+    assert opened(archive_of({})).members == {}
+    assert opened(bytes(100) + archive_of({})).members == {}
+
+
+def test_a_bomb_costs_no_more_memory_than_what_is_asked_of_it() -> None:
+    size = 200 << 20
+    out = io.BytesIO()
+    with (
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("zeros", "w", force_zip64=True) as member,
+    ):
+        for _ in range(200):
+            member.write(bytes(1 << 20))
+    files = InMemory(a=out.getvalue())
+    tracemalloc.start()
+    try:
+        assert zip_archive.read_member(files, "a", "zeros", size - 10, size) == bytes(10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_inflating_stops_at_the_declared_size() -> None:
+    raw = archive_of({"m": bytes(100_000)}, zipfile.ZIP_DEFLATED)
+    entry = directory_entry(raw, b"m")
+    archive = opened(patched(raw, entry + 24, struct.pack("<I", 1000)))
+    assert archive.read("m") == bytes(1000)
+    with pytest.raises(UnreadableInput, match="it has 1,000"):
+        archive.read("m", 0, 1001)
+
+
+def test_a_ratio_that_deflate_cannot_reach_is_refused() -> None:
+    raw = archive_of({"m": bytes(100_000)}, zipfile.ZIP_DEFLATED)
+    entry = directory_entry(raw, b"m")
+    with pytest.raises(UnreadableInput, match="zip bomb"):
+        opened(patched(raw, entry + 24, struct.pack("<I", 2**32 - 2))).read("m", 0, 10)
+
+
+def test_a_stream_shorter_than_declared_is_damaged() -> None:
+    raw = archive_of({"m": TEXT}, zipfile.ZIP_DEFLATED)
+    entry = directory_entry(raw, b"m")
+    archive = opened(patched(raw, entry + 24, struct.pack("<I", len(TEXT) + 5)))
+    assert archive.read("m", 0, len(TEXT)) == TEXT
+    with pytest.raises(UnreadableInput, match="cannot be inflated past byte 320,000"):
+        archive.read("m")
+
+
+def test_a_member_that_appears_twice_is_refused() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("m", b"one")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("m", b"two")
+    with pytest.raises(UnreadableInput, match="'m' twice"):
+        opened(out.getvalue())
+
+
+def test_two_members_over_the_same_bytes_are_refused() -> None:
+    raw = archive_of({"aa": TEXT, "bb": TEXT})
+    second = directory_entry(raw, b"bb")
+    with pytest.raises(UnreadableInput, match="does not fit"):
+        opened(patched(raw, second + 42, struct.pack("<I", 0)))
+    with pytest.raises(UnreadableInput, match="does not fit"):
+        opened(patched(raw, second + 42, struct.pack("<I", 100)))
+
+
+def test_data_that_would_run_into_the_next_member_is_refused() -> None:
+    raw = archive_of({"aa": b"12345678", "bb": TEXT})
+    grown = patched(raw, 28, struct.pack("<H", 4))  # four bytes of extra field that are not there
+    with pytest.raises(UnreadableInput, match="runs into what follows"):
+        opened(grown).begin("aa")
+
+
+def test_a_table_of_contents_that_disagrees_with_the_local_header_is_refused() -> None:
+    raw = archive_of({"aa": TEXT})
+    for at, value in ((0, b"XX"), (8, b"\x08\x00"), (30, b"zz")):
+        with pytest.raises(UnreadableInput, match="table of contents is wrong about 'aa'"):
+            opened(patched(raw, at, value)).begin("aa")
+
+
+def test_encrypted_and_exotically_compressed_members_are_refused_only_when_needed() -> None:
+    raw = archive_of({"aa": b"x" * 50, "bb": b"fine"})
+    locked = patched(raw, 6, b"\x01")
+    assert opened(locked).read("bb") == b"fine"
+    with pytest.raises(UnreadableInput, match="'aa' is encrypted"):
+        opened(locked).read("aa")
+    with pytest.raises(UnreadableInput, match="method 14"):
+        opened(archive_of({"aa": b"x" * 50}, zipfile.ZIP_LZMA)).read("aa")
+
+
+def test_a_stored_member_with_two_sizes_is_refused() -> None:
+    raw = archive_of({"aa": b"12345678"})
+    with pytest.raises(UnreadableInput, match="claims 9 bytes but stores 8"):
+        opened(patched(raw, directory_entry(raw, b"aa") + 24, b"\x09")).read("aa")
+
+
+def test_a_member_that_is_not_there_is_named() -> None:
+    with pytest.raises(UnreadableInput, match="no member 'nothing'"):
+        opened(archive_of({"aa": b""})).read("nothing")
+
+
+@pytest.mark.parametrize("raw", [b"", b"PK\x03\x04", b"no zip at all" * 20, archive_of({"m": TEXT})[:-30]])
+def test_what_is_not_a_whole_archive_says_so_in_one_sentence(raw: bytes) -> None:
+    with pytest.raises(UnreadableInput, match="not a whole zip archive"):
+        opened(raw)
+
+
+def test_a_table_of_contents_of_absurd_size_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "a", "wb") as out:
+        out.truncate(1 << 30)
+        out.seek(1 << 30)
+        out.write(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 1 << 29, 1 << 29, 0))
+    with pytest.raises(UnreadableInput, match="table of contents of 536,870,912 bytes"):
+        zip_archive.Archive(LocalFiles(tmp_path), "a")

@@ -1,0 +1,98 @@
+"""Bytes arrive as they left, by every road, and a flipped one is found."""
+
+import os
+
+import pytest
+
+from tiebeam.checkpoint.write import copy_bytes
+from tiebeam.checkpoint.write.copy_bytes import Made, Span, check_same, copy_files, write_files
+from tiebeam.errors import ProofFailed, UnreadableInput
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setattr(copy_bytes, "_PART", 1000)  # many parts and both threads, on a small file
+    monkeypatch.setattr(copy_bytes, "BLOCK", 300)
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(10_007))
+    return path
+
+
+@pytest.fixture(params=["blocks copied", "blocks shared"])
+def road(request, monkeypatch):
+    if request.param == "blocks shared":  # as btrfs and xfs answer FICLONE
+
+        def shared(right, code, left):
+            assert code == 0x40049409
+            os.pwrite(right, os.pread(left, os.fstat(left).st_size, 0), 0)
+
+        monkeypatch.setattr(copy_bytes.fcntl, "ioctl", shared)
+
+
+def test_spans_and_made_bytes_follow_one_another(source, tmp_path):
+    raw = source.read_bytes()
+    seen = []
+    contents = [
+        Made.of(b"head"),
+        Span(source, 5, 5000),
+        Made(6, lambda: [b"abc", memoryview(b"def")]),
+        Span(source, 0, 0),
+    ]
+    write_files([(tmp_path / "target", contents)], seen.append)
+    assert (tmp_path / "target").read_bytes() == b"head" + raw[5:5000] + b"abcdef"
+    assert sum(seen) == sum(c.nbytes for c in contents)
+
+
+def test_whole_files_are_copied(source, tmp_path, road):
+    empty = tmp_path / "empty"
+    empty.touch()
+    copy_files([(source, tmp_path / "a"), (empty, tmp_path / "b")])
+    assert (tmp_path / "a").read_bytes() == source.read_bytes()
+    assert (tmp_path / "b").read_bytes() == b""
+
+
+def test_an_existing_file_is_never_written_over(source, tmp_path):
+    (tmp_path / "target").write_text("mine")
+    with pytest.raises(FileExistsError):
+        write_files([(tmp_path / "target", [Span(source, 0, 10)])])
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_a_source_that_ends_early_is_an_error(source, tmp_path):
+    with pytest.raises(UnreadableInput, match="became shorter"):
+        write_files([(tmp_path / "target", [Span(source, 0, 20_000)])])
+
+
+def test_several_files_are_written_together(source, tmp_path):
+    raw = source.read_bytes()
+    files = [(tmp_path / f"f{i}", [Span(source, i, 9000 + i), Made.of(b"end")]) for i in range(3)]
+    write_files(files)
+    for i, (path, _) in enumerate(files):
+        assert path.read_bytes() == raw[i : 9000 + i] + b"end"
+
+
+@pytest.mark.parametrize("at", [0, 2999, 5000])
+def test_a_bit_that_flips_on_the_way_is_found_at_once(source, tmp_path, monkeypatch, at):
+    honest = os.pwrite
+
+    def flipping(handle, raw, to):
+        n = honest(handle, raw, to)
+        if to <= at < to + n:
+            honest(handle, bytes([raw[at - to] ^ 1]), at)
+        return n
+
+    monkeypatch.setattr(os, "pwrite", flipping)
+    with pytest.raises(ProofFailed, match="differs"):
+        write_files([(tmp_path / "target", [Span(source, 0, 10_000)])])
+
+
+@pytest.mark.parametrize("at", [4, 999, 1000, 10_006])
+def test_one_flipped_bit_is_found(source, tmp_path, at):
+    raw = bytearray(source.read_bytes())
+    target = tmp_path / "target"
+    target.write_bytes(b"12345678" + raw)
+    check_same([(Span(source, 0, len(raw)), target, 8)])
+    raw[at] ^= 1
+    target.write_bytes(b"12345678" + raw)
+    with pytest.raises(ProofFailed, match="differs"):
+        check_same([(Span(source, 0, len(raw)), target, 8)])

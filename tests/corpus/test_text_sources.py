@@ -1,0 +1,279 @@
+"""Sources -> documents: every kind of file, what is refused and what is skipped, and memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import random
+import sysconfig
+import tracemalloc
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiebeam.corpus import PYTHON, text_sources
+from tiebeam.corpus.text_sources import NotText, Piece, cut, list_sources, read_pieces
+from tiebeam.errors import MissingExtra, UnreadableInput
+
+ROWS = ["Ärger im Zug\n", "two\nlines", "日本語 🗻"]
+
+
+def documents_of(*paths: Path | str, text_field: str = "text") -> list[str]:
+    texts: list[str] = []
+    for file in list_sources(paths).files:
+        for piece in read_pieces(file, text_field):
+            if piece.first:
+                texts.append(piece.text)
+            else:
+                texts[-1] += piece.text
+    return texts
+
+
+def jsonl(rows: list[str], text_field: str = "text") -> bytes:
+    return "".join(json.dumps({"id": 7, text_field: row}) + "\n" for row in rows).encode()
+
+
+def zstd(raw: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.compress(raw)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)],
+)
+def test_rows_of_jsonl_are_documents_packed_or_not(tmp_path: Path, suffix: str, pack) -> None:
+    path = tmp_path / f"rows.jsonl{suffix}"
+    path.write_bytes(pack(jsonl(ROWS)))
+    assert documents_of(path) == ROWS
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".txt", bytes), (".txt.gz", gzip.compress), (".md.zst", zstd)])
+def test_a_text_file_is_one_document_with_its_newlines_as_they_are(tmp_path: Path, suffix: str, pack) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(pack("eins\r\nzwei\rdrei\n ünf".encode()))
+    assert documents_of(path) == ["eins\r\nzwei\rdrei\n ünf"]
+
+
+def test_packed_members_and_frames_are_read_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one ") + gzip.compress(b"two"))
+    (tmp_path / "b.txt.zst").write_bytes(zstd(b"three ") + zstd(b"four"))
+    assert documents_of(tmp_path) == ["one two", "three four"]
+
+
+def test_parquet_rows_are_documents_and_null_rows_are_none(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2, 3, 4], "body": [*ROWS, None]}), path)
+    assert documents_of(path, text_field="body") == ROWS
+    with pytest.raises(UnreadableInput, match=r"no column 'text' \(it holds n, body\)"):
+        documents_of(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UnreadableInput, match="not a readable parquet file"):
+        documents_of(path, text_field="body")
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
+    for name, module in (("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")):
+        (tmp_path / name).write_bytes(b"x")
+        with mock.patch.dict("sys.modules", {module: None}), pytest.raises(MissingExtra, match=r"tiebeam\[corpus\]"):
+            documents_of(tmp_path / name)
+
+
+def test_separator_lines_divide_a_text_file_and_other_mentions_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "stories.txt"
+    path.write_text("one\n<|endoftext|>\ntwo <|endoftext|>\n <|endoftext|>\n<|endoftext|>\r\nthree\n<|endoftext|>")
+    assert documents_of(path) == ["one\n", "two <|endoftext|>\n <|endoftext|>\n", "three\n"]
+
+
+@given(
+    st.lists(st.sampled_from(["<|endoftext|>", "<|endof", "text|>", "a", "bb cc", "", " "]), max_size=30),
+    st.integers(1, 40),
+)
+def test_documents_do_not_depend_on_the_blocks_a_file_arrives_in(lines: list[str], block: int) -> None:
+    text = "\n".join(lines)
+    with mock.patch.object(text_sources, "SHORTEST_PIECE", 5), mock.patch.object(text_sources, "LONGEST_PIECE", 20):
+        whole = list(text_sources._text_documents([text]))
+        parts = list(text_sources._text_documents(text[i : i + block] for i in range(0, len(text), block)))
+    assert parts == whole
+    documents = "".join("\x00" * piece.first + piece.text for piece in whole).split("\x00")[1:]
+    expected, held = [], ""
+    for line in text.splitlines(keepends=True):
+        if line.rstrip("\n") == "<|endoftext|>":
+            expected.append(held)
+            held = ""
+        else:
+            held += line
+    assert documents == [document for document in [*expected, held] if document]
+
+
+@given(st.text(alphabet="ab \n", max_size=300))
+def test_pieces_join_to_the_text_and_stay_short(text: str) -> None:
+    with mock.patch.object(text_sources, "SHORTEST_PIECE", 8), mock.patch.object(text_sources, "LONGEST_PIECE", 32):
+        pieces = list(cut(text))
+    assert "".join(pieces) == text
+    assert all(0 < len(piece) <= 32 for piece in pieces)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(["row"]))
+    assert documents_of(tmp_path) == ["hello", "row"]
+
+
+def test_a_directory_is_read_in_the_order_of_names_without_hidden_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/.secret/x.txt", ".git/config", "a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    listing = list_sources([tmp_path])
+    assert [file.name for file in listing.files] == [
+        f"{tmp_path.name}/{name}" for name in ("a.txt", "a/z.txt", "b.txt")
+    ]
+    assert listing.skipped["hidden"] == 2
+
+
+def test_links_are_followed_inside_a_directory_only(tmp_path: Path) -> None:
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    home.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text("secret")
+    (home / "real.txt").write_text("real")
+    (home / "alias.txt").symlink_to("real.txt")
+    (home / "leak.txt").symlink_to(outside / "secret.txt")
+    (home / "dangling.txt").symlink_to("nowhere")
+    (home / "folder").symlink_to(outside)
+    (home / "loop").symlink_to(home)
+    listing = list_sources([home])
+    assert [file.path.name for file in listing.files] == ["alias.txt", "real.txt"]
+    assert listing.skipped["link"] == 4
+
+
+def test_a_snapshot_in_the_hub_cache_is_read_through_its_links(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "datasets--a--b/snapshots/rev", tmp_path / "datasets--a--b/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "d1").write_bytes(jsonl(["from the hub"]))
+    (snapshot / "train.jsonl").symlink_to("../../blobs/d1")
+    assert documents_of(snapshot) == ["from the hub"]
+
+
+def test_a_pipe_is_passed_over_in_a_directory_and_refused_by_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert list_sources([tmp_path]).skipped["special"] == 1
+    with pytest.raises(UnreadableInput, match="not a regular file"):
+        list_sources([tmp_path / "pipe.txt"])
+
+
+def test_a_missing_source_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match=r"nothing\.txt does not exist"):
+        list_sources([tmp_path / "nothing.txt"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "sentence"),
+    [
+        (b"\x7fELF\0\0\0", "binary", "is a binary file"),
+        ("naïve".encode("utf-16"), "binary", "is a binary file"),
+        (("x" * 300_000 + "é").encode("latin-1"), "not UTF-8", r"not UTF-8 \(byte 300,000\)"),
+        (b"abc\xe2\x82", "not UTF-8", r"not UTF-8 \(byte 3\)"),
+    ],
+)
+def test_what_is_not_text_says_so(tmp_path: Path, raw: bytes, kind: str, sentence: str) -> None:
+    (tmp_path / "a.txt").write_bytes(raw)
+    with pytest.raises(NotText, match=sentence) as caught:
+        documents_of(tmp_path)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "sentence"),
+    [
+        ("a.jsonl", jsonl(["x"]) + b"{oops\n", "line 2, is not JSON"),
+        ("a.jsonl", b"[1]\n", "line 1, has no field 'text' .it holds a list"),
+        ("a.jsonl", b'{"body": "x", "id": 1}\n', "no field 'text' .it holds body, id"),
+        ("a.jsonl", b'{"text": 3}\n', "holds a int in 'text'"),
+        ("a.jsonl", b'{"text": "\\ud83d"}\n', "half of a surrogate pair"),
+        ("a.jsonl", b"\xff\n", "line 1, is not JSON"),
+        ("a.jsonl", b"[" * 200_000 + b"\n", "line 1, is not JSON"),
+        ("a.jsonl.gz", gzip.compress(jsonl(["x"] * 99))[:-12], "cannot be read"),
+        ("a.jsonl.zst", zstd(jsonl(["x"]))[:4] + b"\xff" * 20, "cannot be read"),
+        ("a.jsonl.zst", zstd(jsonl([str(n) for n in range(9999)]))[:-1], "it is cut short"),
+        ("a.txt.bz2", bz2.compress(b"hello" * 99)[:-1], "cannot be read"),
+        ("a.txt.xz", lzma.compress(b"hello" * 99)[:-9], "cannot be read"),
+        ("a.txt.gz", b"not gzip", "cannot be read"),
+    ],
+)
+def test_damaged_files_are_refused_with_a_sentence_even_in_a_directory(tmp_path: Path, name, raw, sentence) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(UnreadableInput, match=sentence):
+        documents_of(tmp_path)
+
+
+def test_a_row_that_never_ends_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(["x" * 200]))
+    with (
+        mock.patch.object(text_sources, "LONGEST_ROW", 100),
+        pytest.raises(UnreadableInput, match="too long for one document"),
+    ):
+        documents_of(tmp_path)
+
+
+def test_a_file_that_changes_after_it_was_listed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    (file,) = list_sources([path]).files
+    path.write_text("other")
+    with pytest.raises(UnreadableInput, match="changed while it was being read"):
+        list(read_pieces(file))
+
+
+def test_the_embedded_default_is_this_pythons_library_and_nothing_installed() -> None:
+    files = list_sources([]).files
+    assert files == list_sources([PYTHON]).files
+    names = [file.name for file in files]
+    assert names == sorted(names)
+    assert {f"{PYTHON}/json/decoder.py", f"{PYTHON}/asyncio/tasks.py", f"{PYTHON}/pydoc_data/topics.py"} <= set(names)
+    parts = {part for name in names for part in name.split("/")}
+    assert not parts & {"site-packages", "dist-packages", "test", "tests"}
+    root = Path(sysconfig.get_paths()["stdlib"])
+    assert all(file.path.is_relative_to(root) for file in files)
+    assert 6_000_000 < sum(file.size for file in files) < 40_000_000
+
+
+def test_pydoc_topics_are_documents_of_prose() -> None:
+    (topics,) = [file for file in list_sources([]).files if file.kind == "topics"]
+    texts = [piece.text for piece in read_pieces(topics) if piece.first]
+    assert len(texts) > 50
+    assert any(text.startswith('The "assert" statement') for text in texts)
+
+
+def test_a_large_file_is_never_held_whole(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    words = random.Random(0).choices(["tie", "beam", "roof", "embedding\n"], k=2000)
+    path.write_text(" ".join(words) * 1500)
+    (file,) = list_sources([path]).files
+    assert file.size > 15_000_000
+    tracemalloc.start()
+    size = sum(len(piece.text) for piece in read_pieces(file))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size == file.size
+    assert peak < 4_000_000
+
+
+def test_only_the_first_piece_opens_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(["word " * 40_000, "short"]))
+    (file,) = list_sources([path]).files
+    pieces = list(read_pieces(file))
+    assert [piece.first for piece in pieces] == [True] + [False] * (len(pieces) - 2) + [True]
+    assert pieces[-1] == Piece("short", True)

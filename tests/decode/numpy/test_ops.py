@@ -1,0 +1,101 @@
+"""The small functions, each against its slow obvious twin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tiebeam.decode.numpy import ops, rope
+from tiebeam.decode.spec import Rope
+from tiebeam.errors import UnreadableInput
+
+RANDOM = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_erf_is_erf(dtype):
+    x = np.concatenate([np.linspace(-6, 6, 4001), [0.0, -0.0, 30.0, -30.0]]).astype(dtype)
+    expected = [math.erf(v) for v in x.tolist()]
+    np.testing.assert_allclose(ops.erf(x), expected, rtol=0, atol=5e-7 if dtype is np.float32 else 1e-15)
+
+
+@pytest.mark.parametrize("name", ops.ACTIVATIONS)
+def test_activations_are_torchs(name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    x = np.concatenate([np.linspace(-20, 20, 2001), [-1e4, 1e4]]).astype(np.float32)
+    expected = transformers.activations.ACT2FN[name](torch.from_numpy(x)).numpy()
+    with np.errstate(over="ignore"):
+        found = ops.ACTIVATIONS[name](x)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+def test_norms_keep_float32():
+    x, gain = draw(3, 8), draw(8)
+    for y in (ops.rms_norm(x, gain, 1e-6), ops.layer_norm(x, gain, gain, 1e-5), ops.rms_norm(x, None, 1e-6)):
+        assert y.dtype == np.float32
+
+
+def attention_one_by_one(q, k, v, start, window, cap):  # [T, H, N], [K, S, N], [K, S, N] -> [T, H * N]
+    T, H, N = q.shape
+    out = np.zeros((T, H, N))
+    for t in range(T):
+        for h in range(H):
+            g = h * k.shape[0] // H
+            seen = [s for s in range(start + t + 1) if window is None or s > start + t - window]
+            scores = np.array([float(q[t, h].astype(np.float64) @ k[g, s]) for s in seen])
+            if cap:
+                scores = cap * np.tanh(scores / cap)
+            weights = np.exp(scores - scores.max())
+            out[t, h] = sum(w * v[g, s] for w, s in zip(weights / weights.sum(), seen, strict=True))
+    return out.reshape(T, H * N)
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(("T", "start"), [(1, 0), (1, 9), (4, 0), (4, 6)])
+@pytest.mark.parametrize("K", [1, 2, 4])
+def test_attention_is_attention(K, T, start, window, cap):
+    q, k, v = draw(T, 4, 8), draw(K, start + T, 8), draw(K, start + T, 8)
+    begin = 0 if window is None else max(0, start + 1 - window)
+    mask = None if T == 1 else ops.causal_mask(start, T, begin, window)
+    found = ops.attention(q, k[:, begin:], v[:, begin:], mask, cap)
+    np.testing.assert_allclose(found, attention_one_by_one(q, k, v, start, window, cap), rtol=0, atol=1e-5)
+
+
+def test_rotation_turns_pairs_and_leaves_the_rest():
+    x = draw(5, 2, 8)
+    cos, sin = rope.tables(Rope(4, 100.0), 5, np.dtype(np.float32))
+    y = ops.rotate(x, cos, sin)
+    for t in range(5):
+        for j, frequency in enumerate((1.0, 0.1)):
+            z = complex(*x[t, 1, [j, j + 2]]) * np.exp(1j * t * frequency)
+            np.testing.assert_allclose(y[t, 1, [j, j + 2]], [z.real, z.imag], atol=1e-6)
+    np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
+
+
+def test_log_softmax_sums_to_one_for_large_scores():
+    z = draw(3, 1000) * 50
+    p = np.exp(ops.log_softmax(z))
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scaling", "message"),
+    [
+        ("linear", {}, "needs a positive factor; the config says None"),
+        ("linear", {"factor": -1}, "needs a positive factor; the config says -1"),
+        ("longrope", {"original_max_position_embeddings": 8, "short_factor": [1.0]}, "4 positive numbers in short_"),
+        ("factors", {"factors": "many"}, "4 positive numbers in factors"),
+    ],
+)
+def test_rotary_scalings_without_their_numbers_are_refused(kind, scaling, message):
+    with pytest.raises(UnreadableInput, match=message):
+        rope.frequencies(Rope(8, 10000.0, kind, scaling), 4)

@@ -1,0 +1,165 @@
+"""The closed forms against the explicit V x V matrix of tiny models."""
+
+import numpy as np
+import pytest
+
+from helpers.building import DIM, VOCAB, llama_config, table, write_model
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.lens import direct_path as room
+from tiebeam.lens.direct_path import Lens, energy_of
+from tiebeam.lens.survey import effective_rank, norms_by_frequency, spearman, survey
+
+GAIN = np.linspace(0.5, 1.5, DIM).astype(np.float32)
+
+
+def model(where, tied):
+    tensors = {"model.embed_tokens.weight": table(0), "model.norm.weight": GAIN}
+    if not tied:
+        tensors["lm_head.weight"] = table(1)
+    return write_model(where, tensors, llama_config(tie_word_embeddings=tied, rms_norm_eps=1e-5))
+
+
+def explicit(tied, norm):
+    E, W = table(0).astype(np.float64), table(0 if tied else 1).astype(np.float64)
+    F = E / np.sqrt((E**2).mean(axis=1, keepdims=True) + 1e-5) * GAIN if norm else E
+    return E, F, W, F @ W.T
+
+
+@pytest.fixture(params=[(True, True), (True, False), (False, True), (False, False)], ids=str)
+def case(request, tmp_path, monkeypatch):
+    tied, norm = request.param
+    monkeypatch.setattr(room, "_BLOCK_NUMBERS", 1)  # several blocks, the last one short
+    return Lens.open(model(tmp_path / "m", tied), norm=norm), *explicit(tied, norm)
+
+
+def test_energy_of_the_whole_path_is_that_of_the_matrix(case):
+    lens, _, _, _, M = case
+    found, S = lens.energy, (M + M.T) / 2
+    values = np.linalg.eigvalsh(S)
+    assert found.norm == pytest.approx(np.linalg.norm(M), rel=1e-6)
+    assert found.symmetric == pytest.approx((S**2).sum() / (M**2).sum(), abs=1e-6)
+    assert found.antisymmetric == pytest.approx(1 - (S**2).sum() / (M**2).sum(), abs=1e-6)
+    assert found.negative == pytest.approx((values[values < 0] ** 2).sum() / (S**2).sum(), abs=1e-6)
+    assert found.rank == np.linalg.matrix_rank(M) == DIM
+    assert energy_of(M).negative == pytest.approx(found.negative, abs=1e-6)
+
+
+def test_spectrum_is_that_of_the_matrix(case):
+    lens, _, _, _, M = case
+    np.testing.assert_allclose(lens.spectrum, np.linalg.svd(M, compute_uv=False)[:DIM], rtol=1e-5)
+
+
+def test_self_logits_and_norms_are_read_off(case):
+    lens, E, _, W, M = case
+    np.testing.assert_allclose(lens.self_logits, np.diag(M), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(lens.norms[0], np.linalg.norm(E, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(lens.norms[1], np.linalg.norm(W, axis=1), rtol=1e-6)
+
+
+def test_angles_are_those_between_the_tables(case):
+    lens, E, _, W, _ = case
+    one, two = np.linalg.qr(E)[0], np.linalg.qr(W)[0]
+    expected = np.arccos(np.clip(np.linalg.svd(one.T @ two, compute_uv=False), -1, 1))
+    np.testing.assert_allclose(lens.angles, expected, atol=1e-5)
+
+
+def test_joint_spectrum_is_that_of_both_tables_side_by_side(case):
+    lens, E, _, W, _ = case
+    both = np.concatenate([E / np.linalg.norm(E), W / np.linalg.norm(W)], axis=1)
+    squares = np.linalg.svd(both, compute_uv=False) ** 2
+    np.testing.assert_allclose(lens.joint_spectrum, squares / squares.sum(), atol=1e-9)
+
+
+def test_chosen_tokens_are_a_part_of_the_matrix(case):
+    lens, _, _, _, M = case
+    ids = [3, 17, 39, 3]
+    np.testing.assert_allclose(lens.direct(ids).matrix, M[np.ix_(ids, ids)], rtol=1e-4, atol=1e-5)
+
+
+def test_continuations_and_neighbours_are_the_best_of_all(case):
+    lens, E, _, W, M = case
+    for ids in ([5], [0, VOCAB - 1]):
+        for i, row in zip(ids, lens.continuations(ids, 5), strict=True):
+            assert [j for j, _ in row] == np.argsort(-M[i])[:5].tolist()
+        for name, T in (("embed", E), ("head", W)):
+            unit = T / np.linalg.norm(T, axis=1, keepdims=True)
+            for i, row in zip(ids, lens.neighbours(ids, name, 4), strict=True):
+                assert [j for j, _ in row] == [j for j in np.argsort(-(unit @ unit[i])) if j != i][:4]
+
+
+def test_tied_path_without_a_norm_is_semidefinite_and_symmetric(tmp_path):
+    found = Lens.open(model(tmp_path / "m", True), norm=False).energy
+    assert found.negative < 1e-12
+    assert found.antisymmetric < 1e-12
+
+
+def test_rank_deficient_tables_have_as_many_angles_as_ranks(tmp_path):
+    thin = table(0)[:, :3] @ np.random.default_rng(2).standard_normal((3, DIM)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": thin, "lm_head.weight": table(1), "model.norm.weight": GAIN}
+    lens = Lens.open(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))
+    assert len(lens.angles) == 3
+    lens = Lens.open(tmp_path / "m", norm=False)
+    assert lens.energy.rank == 3
+
+
+def test_an_unknown_architecture_is_looked_at_as_it_is_with_a_note(tmp_path):
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
+    config = {
+        **llama_config(tie_word_embeddings=False),
+        "model_type": "nobodys",
+        "architectures": ["NobodysForCausalLM"],
+    }
+    lens = Lens.open(write_model(tmp_path / "m", tensors, config))
+    assert "without a final norm" in lens.ends.notes[0]
+    assert not lens.norm
+    np.testing.assert_allclose(lens.direct([1, 2]).matrix, table(0)[[1, 2]] @ table(1)[[1, 2]].T, rtol=1e-5)
+
+
+def test_a_model_without_a_head_has_no_path(tmp_path):
+    where = write_model(
+        tmp_path / "m", {"model.embed_tokens.weight": table(0)}, llama_config(tie_word_embeddings=False)
+    )
+    with pytest.raises(UnreadableInput, match="headless"):
+        Lens.open(where)
+
+
+@pytest.mark.parametrize("ids", [[], [VOCAB], [-1]])
+def test_ids_outside_the_vocabulary_are_refused(tmp_path, ids):
+    with pytest.raises(BadRequest):
+        Lens.open(model(tmp_path / "m", True)).direct(ids)
+
+
+def test_survey_without_tokens_is_about_the_whole(tmp_path):
+    found = survey(Lens.open(model(tmp_path / "m", False)))
+    assert "chosen" not in found
+    assert found["joint"][-1]["kept"] == pytest.approx(1.0)
+    assert not found["one_table"]
+
+
+def test_norms_by_frequency_count_every_token_once():
+    random = np.random.default_rng(0)
+    counts = random.integers(0, 1000, 200)
+    found = norms_by_frequency((random.random(200), counts.astype(float)), counts)
+    assert sum(row["tokens"] for row in found["rows"]) + found["unseen"]["tokens"] == 200
+    assert found["spearman"]["head"] == pytest.approx(1.0)
+    assert abs(found["spearman"]["embed"]) < 0.3
+
+
+def test_rank_correlation_takes_ties_at_their_mean():
+    assert spearman(np.array([1.0, 1, 2, 3]), np.array([5.0, 5, 7, 9])) == pytest.approx(1.0)
+    assert spearman(np.array([1.0, 2, 3]), np.array([9.0, 5, 1])) == pytest.approx(-1.0)
+    assert spearman(np.ones(3), np.array([1.0, 2, 3])) is None
+
+
+def test_effective_rank_of_equal_values_is_their_number():
+    assert effective_rank(np.ones(7)) == pytest.approx(7)
+    assert effective_rank(np.zeros(3)) == 0
+
+
+def test_one_table_is_the_same_numbers_not_the_same_space(tmp_path):
+    assert Lens.open(model(tmp_path / "tied", True)).one_table
+    turned = table(0) @ np.random.default_rng(3).standard_normal((DIM, DIM)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": turned, "model.norm.weight": GAIN}
+    lens = Lens.open(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))
+    assert lens.angles.max() < 1e-3
+    assert not lens.one_table
