@@ -35,7 +35,6 @@ _T5 = {
 # What a config.json of each type may say; ... leaves the key out.
 CHOICES = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "head_dim": [None, 8, 24, ...]},
-    "granite": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...]},
     "smollm3": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "pad_token_id": [0]},
     "mistral": _LLAMA | _HEAD_DIM,
     "qwen2": _LLAMA,
@@ -203,7 +202,11 @@ PUBLISHED = {
     "OLMo 2 7B": (_llama(100352, 4096, 11008, 32, 32, 32, model_type="olmo2"), False, 7_298_617_344),
     "StarCoder2 3B": (_llama(49152, 3072, 12288, 30, 24, 2, model_type="starcoder2"), True, 3_030_371_328),
     "GPT-2 small": ({"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12}, True, 124_439_808),
-    "GPT-2 XL": ({"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1600, "n_layer": 48}, True, 1_557_611_200),
+    "GPT-2 XL": (
+        {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1600, "n_layer": 48, "n_head": 25},
+        True,
+        1_557_611_200,
+    ),
     "GPT-J 6B": ({"model_type": "gptj", "vocab_size": 50400, "n_embd": 4096, "n_layer": 28}, False, 6_050_882_784),
     "Pythia 70M": (
         {

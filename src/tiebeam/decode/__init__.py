@@ -2,10 +2,10 @@
 
 from tiebeam.decode.numpy.blocks import Cache
 from tiebeam.decode.numpy.decoder import Decoder, Token
+from tiebeam.decode.numpy.runnable import RUNNABLE
 from tiebeam.decode.numpy.vocab_tables import Table
 from tiebeam.decode.perplexity import Divergence, Perplexity, divergence, perplexity
 from tiebeam.decode.sampling import Sampling
-from tiebeam.decode.spec_fields import RUNNABLE
 
 __all__ = [
     "RUNNABLE",

@@ -1,12 +1,15 @@
-"""Where each architecture keeps its pair: a table of what its code fixes, and guesses by name and shape otherwise.
+"""What is known about model families: where embedding and LM head are, scales, parameter counts, layers, GGUF names.
 
-Nothing here opens a file: a checkpoint arrives as a mapping from names to shapes and its config as a dictionary.
+One file per family (llama.py, gemma.py, ...), found by the registry; architectures.json for types of which only
+the pair is known; names and shapes for the rest. Nothing here opens a file: a checkpoint is a mapping from
+names to shapes and its config a dictionary. To add a family, add one file: see llama.py or granite.py.
 """
 
 from tiebeam.families.locate import Found, find_pair, named_pair
 from tiebeam.families.parameter_count import Counted, count_from_config, countable_types
 from tiebeam.families.registry import Architecture, known_types, lookup, vocabulary, width
-from tiebeam.families.scales import Scales, scales
+from tiebeam.families.scales import scales
+from tiebeam.families.spec import Scales
 from tiebeam.families.tie_flag import Declared, declared_in_gguf, resolve_declared
 
 __all__ = [

@@ -1,18 +1,23 @@
-"""Where each architecture keeps its pair: the table in `architectures.json`, looked up by model type.
+"""Looks up what is known about a model type: its entry in `architectures.json`, and its family's file if it has one.
 
-The table says nothing about a particular checkpoint. It holds what the code of an architecture fixes: the
-names of the two ends (in memory, and as met in files), what its config class does with the tie flag, and
-how its input and logits are scaled. A GGUF architecture name leads to the same entry as the model type.
+The table holds what the code of an architecture fixes: the names of embedding and LM head (in memory and in
+files), what its config class does with the tie flag, and how its input and logits are scaled. A GGUF
+architecture name leads to the same entry as the model type. The families' files in this package hold the rest.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiebeam.families.family import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,16 @@ def lookup(model_type: str | None) -> Architecture | None:
         return _read(model_type)
     alias = table["gguf"].get(model_type)
     return None if alias is None else _read(alias)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family that has a file in this package, by model type. A file is found by its tuple FAMILIES."""
+    found: dict[str, Family] = {}
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        file = importlib.import_module(f"tiebeam.families.{module.name}")
+        found |= {family.model_type: family for family in getattr(file, "FAMILIES", ())}
+    return found
 
 
 def known_types() -> tuple[str, ...]:

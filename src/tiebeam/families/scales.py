@@ -1,10 +1,8 @@
-"""How an architecture scales what goes into the trunk and what comes out of the head.
+"""How a model scales its embedding and its logits: the one source for the decoder, the lens and the studio.
 
-    x = input * E[token]          logits = logits_factor * (h @ W.T), then softcap * tanh(logits / softcap)
-
-The two ends of a tied pair are one matrix, but not one function: gemma multiplies by sqrt(dim) on the way in
-and not on the way out. The table writes each factor as a short expression over config keys with defaults:
-`sqrt(dim)`, `1/sqrt(dim)`, `key=1.0`, `1/key=1.0`, `key=256/dim`, each with an optional `if key=false`.
+A family with a file states it there. For other types the table in architectures.json writes each factor as a
+short expression over config keys with defaults: `sqrt(dim)`, `1/sqrt(dim)`, `key=1.0`, `1/key=1.0`,
+`key=256/dim`, each with an optional `if key=false`.
 """
 
 from __future__ import annotations
@@ -13,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from tiebeam.errors import UnreadableInput
-from tiebeam.families.registry import Architecture, text_level, width
+from tiebeam.families.parameter_count import essential_fields
+from tiebeam.families.registry import Architecture, families, text_level, width
+from tiebeam.families.spec import Scales
 
 _EXPRESSION = re.compile(
     r"(?P<inverse>1/)?(?:(?P<root>sqrt\(dim\))|(?P<key>\w+)=(?P<default>[^/\s]+)(?P<per_dim>/dim)?)"
@@ -25,33 +24,27 @@ _EXPRESSION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scales:
-    """`input` multiplies the embedding's rows, `logits` the head's products; `softcap` is None without one."""
-
-    input: float = 1.0
-    logits: float = 1.0
-    softcap: float | None = None
-
-    def to_dict(self) -> dict[str, float | None]:
-        return asdict(self)
-
-
 def scales(config: Mapping[str, Any], architecture: Architecture) -> Scales:
-    """The factors that this config gives this architecture."""
+    """The factors that `config` gives a model of `architecture`.
+
+    >>> scales({"hidden_size": 2304}, lookup("gemma2"))
+    Scales(input=48.0, logits=1.0, softcap=30.0)
+    """
     inner, _ = text_level(config, architecture)
     keys = {**config, **inner}
+    family = families().get(architecture.model_type)
+    if family is not None and family.scales is not None:
+        return family.scales(essential_fields(keys, family))
     dim = width(config, architecture)
-    softcap = _value(architecture.softcap, keys, dim) if architecture.softcap else None
     return Scales(
         _value(architecture.input_scale, keys, dim) or 1.0,
         _value(architecture.logit_scale, keys, dim) or 1.0,
-        softcap,
+        _value(architecture.softcap, keys, dim),
     )
 
 
 def scale_keys(architecture: Architecture) -> dict[str, Any]:
-    """The config keys that decide the factors, with their defaults."""
+    """The config keys in the table's expressions, with their defaults."""
     found: dict[str, Any] = {}
     for expression in (architecture.input_scale, architecture.logit_scale, architecture.softcap):
         match = _EXPRESSION.fullmatch(expression) if expression else None

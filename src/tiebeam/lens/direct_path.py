@@ -113,8 +113,9 @@ class Lens:
     def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they meet the head
         x = self.ends.embed_rows(ids)
         if self.scales:
-            x = x * self.ends.input_scale
-        return (self.ends.final_norm(x) if self.norm else x).astype(np.float64)
+            x = x * self.ends.scales.input
+        x = (self.ends.final_norm(x) if self.norm else x).astype(np.float64)
+        return x * self.ends.scales.logits if self.scales else x
 
     def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they are stored
         return self.ends.embed_rows(ids).astype(np.float64)

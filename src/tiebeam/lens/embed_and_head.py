@@ -8,25 +8,25 @@ at as they are, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint
-from tiebeam.decode.layer_names import names_for
 from tiebeam.decode.numpy.blocks import load_norm
-from tiebeam.decode.numpy.decoder import model_config
 from tiebeam.decode.numpy.load_weights import Weights
+from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
 from tiebeam.decode.numpy.vocab_tables import open_ends
-from tiebeam.decode.spec_fields import spec_of
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
+from tiebeam.families import Scales, lookup, scales
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.tokenizer.load import Tokenizer, open_tokenizer
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
+NO_SCALES = Scales()
 Reader = Callable[[Ids], Rows]  # [n] -> [n, D]
 
 
@@ -37,7 +37,7 @@ class Ends:
     vocab: int
     embed_rows: Reader
     head_rows: Reader
-    input_scale: float = 1.0
+    scales: Scales = NO_SCALES
     final_norm: Callable[[Rows], Rows] = lambda x: x
     tokenizer: Tokenizer | None = None
     notes: tuple[str, ...] = ()
@@ -63,23 +63,23 @@ class Ends:
 
 def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str | None = None) -> Ends:
     """The ends of an open checkpoint; `embed` and `head` name the tensors where they cannot be found."""
-    scale, norm, notes = 1.0, no_norm, []
+    norm, notes = no_norm, []
+    factors = _table_scales(checkpoint)
     readers: tuple[Reader, Reader] | None = None
     vocab = 0
     try:
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
-        if checkpoint.format == "gguf":
-            spec = replace(spec, norm_offset=0.0)  # the converter has added it
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
         weights = Weights(checkpoint, "float32")
-        norm = load_norm(weights, spec, names.prefix + names.final_norm)
-        scale = spec.embed_scale
+        norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
+        factors = spec.scales
         if spec.golf or "tiebeam" in config:  # maps between the rows and the model: small models, read whole
             one, two, _ = open_ends(weights, spec, names, config, embed, head)
             readers, vocab = (one.lookup, two.lookup), two.vocab
     except TiebeamError as error:
-        notes.append(f"the tables are looked at as they are, without a final norm or scales: {error}")
+        without = "without a final norm" if factors is not None else "without a final norm or scales"
+        notes.append(f"the tables are looked at as they are, {without}: {error}")
     if readers is None:
         pair = inspect(checkpoint, embed=embed, head=head).pair
         if pair.tie is Tie.NONE or pair.tie is Tie.HEADLESS:
@@ -88,7 +88,19 @@ def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str 
         two_name = (pair.head or pair.embed).name  # type: ignore[union-attr]
         readers = _reader(checkpoint, one_name), _reader(checkpoint, two_name)
         vocab = min(checkpoint.tensors[name].shape[0] for name in (one_name, two_name))
-    return Ends(vocab, *readers, scale, norm, _tokenizer(checkpoint), tuple(notes))
+    return Ends(vocab, *readers, factors or NO_SCALES, norm, _tokenizer(checkpoint), tuple(notes))
+
+
+def _table_scales(checkpoint: Checkpoint) -> Scales | None:
+    """The scales of an architecture that the decoder may not run; None where they are not known."""
+    config = checkpoint.config
+    if config is None:
+        return None
+    architecture = lookup(config.get("model_type"))
+    try:
+        return None if architecture is None else scales(config, architecture)
+    except UnreadableInput:
+        return None
 
 
 def no_norm(x: Rows) -> Rows:

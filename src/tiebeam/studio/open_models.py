@@ -39,10 +39,10 @@ class Reader:
 
     @cached_property
     def lens(self) -> Lens:
-        """The tables as they are: without the final norm and scales, so that a tied path is E.E^T itself."""
+        """The family's scales, but no final norm, so that a tied path is E.E^T times a factor."""
         from tiebeam.lens.direct_path import Lens
 
-        return Lens.open(self.checkpoint, norm=False, scales=False)
+        return Lens.open(self.checkpoint, norm=False)
 
     @cached_property
     def decoder(self) -> Decoder:

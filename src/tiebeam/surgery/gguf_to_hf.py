@@ -1,23 +1,28 @@
-"""A GGUF as the Hugging Face directory it once came from: names, layouts, numbers, config and tokenizer.
+"""A GGUF -> the Hugging Face directory that it was converted from: names, layouts, numbers, config and tokenizer.
 
-llama.cpp's converter renames tensors and moves some numbers: rows of q and k are reordered so that rotary pairs
-are neighbours (llama), one is added to norm weights (Gemma), GPT-2's matrices are turned, NeoX's fused qkv is
-split by kind instead of by head. Each is undone here, on the dequantised numbers. What decides all of it is in
-`decode.names` and `decode.gguf`, so that what is written and what is run cannot drift apart.
+llama.cpp's converter renames tensors and changes some numbers: rows of q and k are reordered so that rotary pairs
+are neighbours (llama), 1 is added to norm weights (Gemma), GPT-2's matrices are transposed, NeoX's fused qkv is
+split by kind instead of by head, experts are stacked. Each change is undone here, on the dequantised numbers. The
+facts are in the family's file, which the decoder reads too, so what is written and what is run cannot differ.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.checkpoint.write.safetensors import Entry
-from tiebeam.decode.gguf import config_of
-from tiebeam.decode.layer_names import GGUF, HUGGING_FACE, Names
+from tiebeam.decode.numpy.runnable import model_config
 from tiebeam.errors import BadRequest, TiebeamError
+from tiebeam.families.config_fields import Fields
+from tiebeam.families.family import Family, TensorNames
+from tiebeam.families.gguf import ROPE_TENSORS, gguf_family
+from tiebeam.families.registry import families
+from tiebeam.families.spec import Spec
 from tiebeam.surgery.edits import Shard
 from tiebeam.surgery.output_shards import Material
 
@@ -29,115 +34,128 @@ if TYPE_CHECKING:
     Change = Callable[[Numbers], Numbers]
 
 _BLOCK = 1 << 21  # numbers dequantised at a time
-_CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-}
 _TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# In the config already: frequencies of the rotary positions.
-_FOLDED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[str, str]]:
     """The weights in `dtype`, config.json, the tokenizer where it can be rebuilt; and the new name of each tensor."""
-    config = _config(checkpoint, dtype)
-    family = config["model_type"]
-    theirs, ours = GGUF[family], HUGGING_FACE[family]
-    places = dict(_places(config, theirs, ours))
+    family = _family(checkpoint)
+    config = _config(checkpoint, family, dtype)
+    places = dict(_places(family, config))
     entries = []
     for name, info in checkpoint.tensors.items():
-        if name in _FOLDED:
-            continue
+        if name in ROPE_TENSORS:
+            continue  # in the config already
         if name not in places:
             raise BadRequest(
-                f"{checkpoint.source} holds {name}, which has no place in a {family} model of transformers"
+                f"{checkpoint.source} holds {name}, which has no place in a {family.model_type} model of transformers"
             )
-        target, change = places[name]
-        entries.append(_entry(checkpoint, info, target, dtype, change, turned=_turns(ours, target, info)))
+        entries += [_entry(checkpoint, info, place, dtype) for place in places[name]]
     entries.sort(key=lambda entry: entry.name)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     shard = Shard("model.safetensors", tuple(entries), {"format": "pt"})
     material = Material((shard,), config, text, _documents(checkpoint, config))
-    return material, {name: target for name, (target, _) in places.items()}
+    return material, {name: targets[0].name for name, targets in places.items()}
 
 
-def _turns(ours: Names, target: str, info: TensorInfo) -> bool:
-    return ours.transposed and len(info.shape) == 2 and any(part in target for part in (".attn.c_", ".mlp.c_"))
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a GGUF tensor belongs: its Hugging Face name, and what undoes the converter's change."""
+
+    name: str
+    change: Change | None = None
+    transposed: bool = False
+    expert: int | None = None
+    """This slice of a tensor [experts, out, in]."""
 
 
-def _entry(
-    checkpoint: Checkpoint, info: TensorInfo, name: str, dtype: str, change: Change | None, turned: bool
-) -> Entry:
-    shape = info.shape[::-1] if turned else info.shape
+def _entry(checkpoint: Checkpoint, info: TensorInfo, place: _Place, dtype: str) -> Entry:
+    shape = info.shape if place.expert is None else info.shape[1:]
+    transposed = place.transposed and len(shape) == 2
+    shape = shape[::-1] if transposed else shape
     size = dtypes.nbytes(dtype, shape)
     assert size is not None
 
     def blocks() -> Iterator[bytes]:
         import numpy as np
 
-        if change is None and not turned and len(shape) > 1:
+        if place.expert is not None:
+            values = checkpoint.rows(info.name, place.expert, place.expert + 1)[0]
+            yield dtypes.encode(dtype, np.ascontiguousarray(values, np.float32))
+            return
+        if place.change is None and not transposed and len(shape) > 1:
             step = max(1, _BLOCK // info.shape[1])
             for start in range(0, info.shape[0], step):
                 yield dtypes.encode(dtype, checkpoint.rows(info.name, start, start + step).astype(np.float32))
             return
         values = checkpoint.tensor(info.name).astype(np.float32)
-        values = change(values) if change else values
-        yield dtypes.encode(dtype, np.ascontiguousarray(values.T if turned else values))
+        values = place.change(values) if place.change else values
+        yield dtypes.encode(dtype, np.ascontiguousarray(values.T if transposed else values))
 
-    return Entry(name, dtype, shape, Made(size, blocks))
+    return Entry(place.name, dtype, shape, Made(size, blocks))
 
 
-def _places(config: Mapping[str, Any], theirs: Names, ours: Names) -> Iterator[tuple[str, tuple[str, Change | None]]]:
-    """GGUF name: (Hugging Face name, what undoes the converter's change)."""
-    gemma = config["model_type"].startswith("gemma")
-    norm: Change | None = (lambda x: x - 1) if gemma else None
-    head = ours.head if ours.head.startswith(("lm_head", "embed_out")) else ours.prefix + ours.head
-    yield theirs.embed, (ours.prefix + ours.embed, None)
-    yield theirs.head, (head, None)
+def _places(family: Family, config: Mapping[str, Any]) -> Iterator[tuple[str, list[_Place]]]:
+    """GGUF name, and where it belongs: one place, or one for each expert."""
+    assert family.gguf is not None
+    assert family.names is not None
+    assert family.spec is not None
+    theirs, ours = family.gguf.names, family.names
+    spec = family.spec(Fields(config, family.defaults))
+    norm: Change | None = (lambda x: x - ours.norm_offset) if ours.norm_offset != theirs.norm_offset else None
+    changes = _changes(theirs, ours, spec)
+    yield theirs.embed, [_Place(ours.prefix + ours.embed)]
+    yield theirs.head, [_Place(ours.head)]
     for ending in (".weight", ".bias"):
-        yield theirs.final_norm + ending, (ours.prefix + ours.final_norm + ending, norm)
+        yield theirs.final_norm + ending, [_Place(ours.prefix + ours.final_norm + ending, norm)]
     if ours.positions:
-        yield theirs.positions, (ours.prefix + ours.positions, None)
-    heads = config.get("num_attention_heads") or config.get("n_head")
-    kv_heads = config.get("num_key_value_heads", heads)
-    assert isinstance(heads, int)
-    changes: dict[str, Change] = {}
-    if theirs.paired_rotary:
-        changes = {"q": lambda x: _halves(x, heads), "k": lambda x: _halves(x, kv_heads)}
-    if ours.qkv_by_head:
-        changes["qkv"] = lambda x: _by_head(x, heads)
-    for i in range(config.get("num_hidden_layers") or config["n_layer"]):
-        for role in theirs.roles:
-            if role not in ours.roles:
+        yield theirs.positions, [_Place(ours.prefix + ours.positions)]
+    for i in range(len(spec.layers)):
+        for role in theirs.roles.keys() & ours.roles.keys():
+            if role.startswith("expert_"):
+                experts = spec.layers[i].experts
+                count = experts.count if experts else 0
+                places = [_Place(ours.of(role, i, j) + ".weight", expert=j) for j in range(count)]
+                yield theirs.of(role, i) + ".weight", places
                 continue
             change = norm if role.endswith("norm") else changes.get(role)
             for ending in (".weight", ".bias"):
-                yield theirs.of(role, i) + ending, (ours.of(role, i) + ending, change)
+                yield theirs.of(role, i) + ending, [_Place(ours.of(role, i) + ending, change, ours.transposed)]
+
+
+def _changes(theirs: TensorNames, ours: TensorNames, spec: Spec) -> dict[str, Change]:
+    """What undoes the converter's changes, by role."""
+    changes: dict[str, Change] = {}
+    if theirs.paired_rotary and not ours.paired_rotary:
+        changes = {"q": lambda x: _halves(x, spec.heads), "k": lambda x: _halves(x, spec.kv_heads)}
+    if ours.qkv_by_head:
+        changes["qkv"] = lambda x: _by_head(x, spec.heads)
+    return changes
 
 
 def _halves(x: Numbers, heads: int) -> Numbers:
-    """Rows of each head from (pair, end of the pair) to (end of the pair, pair): rotary halves, not neighbours."""
+    """Rows of each head from (pair, 2) to (2, pair): rotary pairs half a head apart, not neighbours."""
     return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 def _by_head(x: Numbers, heads: int) -> Numbers:
-    """q, k, v one after the other -> head by head."""
+    """Fused qkv from (q|k|v, head) to (head, q|k|v)."""
     return x.reshape(3, heads, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
-def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
-    config = dict(config_of(checkpoint))
-    family = config["model_type"]
-    if family not in _CLASSES:
-        known = ", ".join(_CLASSES)
-        raise BadRequest(f"a GGUF of {family!r} cannot be written for transformers; {known} can (or keep it GGUF)")
+def _family(checkpoint: Checkpoint) -> Family:
+    family = gguf_family(checkpoint.metadata)
+    if family is None:
+        architecture = checkpoint.metadata.get("general.architecture")
+        known = ", ".join(name for name, family in families().items() if family.gguf is not None)
+        raise BadRequest(
+            f"a GGUF of {architecture!r} cannot be written for transformers; {known} can (or keep it GGUF)"
+        )
+    return family
+
+
+def _config(checkpoint: Checkpoint, family: Family, dtype: str) -> dict[str, Any]:
+    config = dict(model_config(checkpoint)[0])
     stored = checkpoint.tensors
     config = {key: _shortest(value) for key, value in config.items()}
     for key, probe in (("attention_bias", "blk.0.attn_q.bias"), ("mlp_bias", "blk.0.ffn_up.bias")):
@@ -152,11 +170,11 @@ def _config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = metadata.get(f"tokenizer.ggml.{'padding_token_id' if key == 'pad_token_id' else key}")
         config[key] = value if type(value) is int else None
-    return {**config, "architectures": [_CLASSES[family]], "dtype": _TORCH[dtype]}
+    return {**config, "architectures": [family.architecture], "dtype": _TORCH[dtype]}
 
 
 def _shortest(value: Any) -> Any:
-    """GGUF keeps single precision: 1e-05 comes out as 9.999999747378752e-06."""
+    """The shortest number that rounds to a GGUF's float32: 1e-05, not 9.999999747378752e-06."""
     import numpy as np
 
     return float(str(np.float32(value))) if isinstance(value, float) else value
@@ -180,7 +198,7 @@ def _rope_scaling(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str
         np.where(wavelengths > original / low, factor, 1 / ((1 - smooth) / factor + smooth)),
     )
     if not np.allclose(factors, expected, rtol=1e-4):
-        raise BadRequest(f"{checkpoint.source} scales its rotary positions in a way that config.json cannot say")
+        raise BadRequest(f"{checkpoint.source} has a rotary scaling that config.json cannot express")
     return {
         "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
         "original_max_position_embeddings": original,

@@ -165,7 +165,7 @@ def broken(case: str, model: Path, where: Path) -> Path:
         ("NaN", rf"{DOWN} holds 1 values that are not finite numbers, the first at \[3, 5\]"),
         ("whole numbers", f"{DOWN} holds I8, not numbers to multiply"),
         ("overflow", "overflows on this input: the weights are finite, the activations are not"),
-        ("no config", "has no config.json beside it"),
+        ("no config", "has no config.json, which says how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
         ("no tokenizer", "has no tokenizer.json; give the prompt as ids: --tokens 1,2,3"),
         ("another architecture", "cannot run the architecture 'mamba'; it runs gemma, gemma2,"),

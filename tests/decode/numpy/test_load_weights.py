@@ -39,7 +39,7 @@ def test_float32_is_used_from_the_map(llama):
     assert is_mapped(decoder.head.rows)
     assert is_mapped(decoder.embed.rows)
     block = decoder.blocks[0]
-    for linear in (block.qkv, block.o, block.up, block.down):
+    for linear in (block.qkv, block.o, block.mlp.up, block.mlp.down):
         assert all(is_mapped(piece) for piece in linear.pieces)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tiebeam.decode.numpy import ops, rope
-from tiebeam.decode.spec import Rope
 from tiebeam.errors import UnreadableInput
+from tiebeam.families.spec import Rope
 
 RANDOM = np.random.default_rng(0)
 
@@ -90,8 +90,8 @@ def test_log_softmax_sums_to_one_for_large_scores():
 @pytest.mark.parametrize(
     ("kind", "scaling", "message"),
     [
-        ("linear", {}, "needs a positive factor; the config says None"),
-        ("linear", {"factor": -1}, "needs a positive factor; the config says -1"),
+        ("linear", {}, "needs a positive factor; the config has None"),
+        ("linear", {"factor": -1}, "needs a positive factor; the config has -1"),
         ("longrope", {"original_max_position_embeddings": 8, "short_factor": [1.0]}, "4 positive numbers in short_"),
         ("factors", {"factors": "many"}, "4 positive numbers in factors"),
     ],

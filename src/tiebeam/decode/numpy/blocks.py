@@ -1,28 +1,28 @@
-"""The blocks between the two ends, with their cache.
+"""The layers of the decoder, with their KV cache.
 
-GPT-2 is still what one sees: x += attention(norm(x)); x += mlp(norm(x)). Around that stand the few things that
-later families added, each a line that does nothing where the Spec did not ask for it.
+GPT-2 remains visible: x += attention(norm(x)); x += mlp(norm(x)). What later families added is a line each, which
+does nothing where the Spec does not ask for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.decode.layer_names import Names
 from tiebeam.decode.numpy import rope
 from tiebeam.decode.numpy.load_weights import Linear, Weights
-from tiebeam.decode.numpy.ops import ACTIVATIONS, Array, attention, causal_mask, layer_norm, rms_norm, rotate
-from tiebeam.decode.spec import Layer, Spec
+from tiebeam.decode.numpy.mlp import MixtureOfExperts, Mlp, load_mlp
+from tiebeam.decode.numpy.ops import Array, attention, causal_mask, layer_norm, rms_norm, rotate
+from tiebeam.families.family import TensorNames
+from tiebeam.families.spec import Layer, Spec
 
 
 class Cache:
-    """Keys and values of up to `capacity` positions, in buffers made once; and the rotary tables for them.
+    """Keys and values of up to `capacity` positions, in buffers allocated once; and the rotary tables for them.
 
-    Untouched buffer pages cost nothing, so asking for a long capacity is free until it is used.
+    Untouched buffer pages cost nothing, so a large capacity is free until it is used.
     """
 
     def __init__(self, spec: Spec, capacity: int, dtype: np.dtype[np.floating]) -> None:
@@ -52,44 +52,50 @@ class Norm:
 class Block:
     spec: Spec
     layer: Layer
-    attn_norm: Norm
     qkv: Linear  # [(H + 2K) * N, D]
     o: Linear  # [D, H * N]
-    mlp_norm: Norm
-    up: Linear  # [2M, D] when gated (gate, then up), else [M, D]
-    down: Linear  # [D, M]
-    q_norm: Array | None = None  # [N]
-    k_norm: Array | None = None
-    q_scale: float | Array = 1.0  # a number, or [H, 1]
+    mlp: Mlp | MixtureOfExperts
+    attn_norm: Norm | None = None
+    mlp_norm: Norm | None = None
     attn_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
+    q_norm: Array | None = None  # [N], or [H * N] for a norm of the whole projection
+    k_norm: Array | None = None
+    q_scale: float | Array = 1.0  # a number, or [H, 1]
     attn_scale: Array | None = None  # [D], golf
     mlp_scale: Array | None = None
     resid_mix: Array | None = None  # [2, D], golf
-    activation: Callable[[Array], Array] = field(default=ACTIVATIONS["silu"])
 
     def __call__(self, x: Array, i: int, cache: Cache, masks: dict[int | None, Array | None]) -> Array:  # [T, D]
-        a = self.attend(self.attn_norm(x), i, cache, masks)  # [T, D]
-        if self.attn_post_norm is not None:
-            a = self.attn_post_norm(a)
-        if self.attn_scale is not None:
-            a *= self.attn_scale
+        a = self.attend(x if self.attn_norm is None else self.attn_norm(x), i, cache, masks)  # [T, D]
         if self.spec.parallel:
-            return x + a + self.feed(self.mlp_norm(x))
-        x = x + a
-        m = self.feed(self.mlp_norm(x))  # [T, D]
-        if self.mlp_post_norm is not None:
-            m = self.mlp_post_norm(m)
-        if self.mlp_scale is not None:
-            m *= self.mlp_scale
-        return x + m
+            return x + self._scaled(a, self.attn_post_norm, self.attn_scale) + self._mlp(x)
+        x = x + self._scaled(a, self.attn_post_norm, self.attn_scale)
+        return x + self._mlp(x)
+
+    def _mlp(self, x: Array) -> Array:  # [T, D] -> [T, D]
+        y = self.mlp(x if self.mlp_norm is None else self.mlp_norm(x))
+        return self._scaled(y, self.mlp_post_norm, self.mlp_scale)
+
+    def _scaled(self, y: Array, post_norm: Norm | None, scale: Array | None) -> Array:  # [T, D] -> [T, D]
+        """What a sublayer adds to the residual stream."""
+        if post_norm is not None:
+            y = post_norm(y)
+        if scale is not None:
+            y *= scale
+        if self.spec.residual_scale != 1.0:
+            y *= self.spec.residual_scale
+        return y
 
     def attend(self, x: Array, i: int, cache: Cache, masks: dict[int | None, Array | None]) -> Array:  # [T, D]
         T, H, K, N = len(x), self.spec.heads, self.spec.kv_heads, self.spec.head_dim
         start, end = cache.length, cache.length + T
-        qkv = self.qkv(x).reshape(T, H + 2 * K, N)
-        q, k, v = qkv[:, :H], qkv[:, H : H + K], qkv[:, H + K :]  # [T, H, N], [T, K, N], [T, K, N]
-        if self.spec.qk_norm:
+        qkv = self.qkv(x)  # [T, (H + 2K) * N]
+        q, k, v = qkv[:, : H * N], qkv[:, H * N : (H + K) * N], qkv[:, (H + K) * N :]
+        if self.spec.qk_norm == "projection":
+            q, k = rms_norm(q, self.q_norm, self.spec.eps), rms_norm(k, self.k_norm, self.spec.eps)
+        q, k, v = q.reshape(T, H, N), k.reshape(T, K, N), v.reshape(T, K, N)
+        if self.spec.qk_norm == "head":
             q, k = rms_norm(q, self.q_norm, self.spec.eps), rms_norm(k, self.k_norm, self.spec.eps)
         if self.layer.rope is not None:
             cos, sin = cache.rotary[self.layer.rope]
@@ -98,7 +104,7 @@ class Block:
         keys[:, start:end] = k.transpose(1, 0, 2)
         values[:, start:end] = v.transpose(1, 0, 2)
         window = self.layer.window
-        begin = 0 if window is None else max(0, start + 1 - window)  # what the first of the new tokens sees
+        begin = 0 if window is None else max(0, start + 1 - window)  # the first key that the first new token sees
         if window not in masks:
             masks[window] = None if T == 1 else causal_mask(start, T, begin, window)
         mixed = attention(
@@ -106,21 +112,14 @@ class Block:
         )  # [T, H * N]
         return self.o(mixed)
 
-    def feed(self, x: Array) -> Array:  # [T, D] -> [T, D]
-        u = self.up(x)  # [T, M] or [T, 2M]
-        if self.spec.gated:
-            M = self.spec.mlp
-            return self.down(self.activation(u[:, :M]) * u[:, M:])
-        return self.down(self.activation(u))
-
 
 def run(blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache) -> Array:  # [T, D] -> [T, D]
-    """All blocks over T new positions, which join the cache."""
+    """All blocks over T new positions, which are added to the cache."""
     masks: dict[int | None, Array | None] = {}
     if skip_weights is None:
         for i, block in enumerate(blocks):
             x = block(x, i, cache, masks)
-    else:  # parameter-golf: the first half keeps its outputs, the second half adds them back in reverse
+    else:  # parameter-golf: the second half adds the outputs of the first half, in reverse order
         first, half = x, len(blocks) // 2
         skips: list[Array] = []
         for i, block in enumerate(blocks):
@@ -134,59 +133,57 @@ def run(blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache)
     return x
 
 
-def load_norm(weights: Weights, spec: Spec, name: str) -> Norm:
+def load_norm(weights: Weights, spec: Spec, names: TensorNames, name: str) -> Norm:
     if spec.golf:
         return Norm("rms", spec.eps)
-    gain = _gain(weights, spec, name, spec.dim)
-    bias = weights.vector(name + ".bias", (spec.dim,)) if spec.norm == "layer" else None
+    gain = _gain(weights, names, name, spec.dim)
+    bias = weights.vector(name + ".bias", (spec.dim,)) if spec.norm_bias else None
     return Norm(spec.norm, spec.eps, gain, bias)
 
 
-def _gain(weights: Weights, spec: Spec, name: str, width: int) -> Array:  # -> [width]
-    gain = weights.vector(name + ".weight", (width,))
-    stored_whole = weights.checkpoint.format == "gguf"  # the converter adds the offset
-    return gain if stored_whole else gain + spec.norm_offset
+def _gain(weights: Weights, names: TensorNames, name: str, width: int) -> Array:  # -> [width]
+    return weights.vector(name + ".weight", (width,)) + names.norm_offset
 
 
-def load_block(weights: Weights, spec: Spec, names: Names, i: int) -> Block:
-    D, H, N, M = spec.dim, spec.heads, spec.head_dim, spec.mlp
+def load_block(weights: Weights, spec: Spec, names: TensorNames, i: int) -> Block:
+    D, H, K, N = spec.dim, spec.heads, spec.kv_heads, spec.head_dim
     layer = spec.layers[i]
 
-    def norm(role: str) -> Norm:
-        return load_norm(weights, spec, names.of(role, i) if not spec.golf else "")
+    def norm(role: str, wanted: bool) -> Norm | None:
+        return load_norm(weights, spec, names, "" if spec.golf else names.of(role, i)) if wanted else None
 
-    def vector(role: str, shape: tuple[int, ...]) -> Array:
-        return weights.vector(names.of(role, i), shape)
+    def gain(role: str, heads: int) -> Array | None:
+        if spec.qk_norm is None or spec.golf:
+            return None
+        return _gain(weights, names, names.of(role, i), N if spec.qk_norm == "head" else heads * N)
 
-    q_scale: float | Array = layer.scale
-    if spec.golf:
-        q_scale = vector("q_gain", (H,))[:, None] * layer.scale
-    per_head = spec.qk_norm and not spec.golf
+    def golf_vector(role: str, *shape: int) -> Array | None:
+        return weights.vector(names.of(role, i), shape) if spec.golf else None
+
+    q_gain = golf_vector("q_gain", H)
     return Block(
         spec=spec,
         layer=layer,
-        attn_norm=norm("attn_norm"),
         qkv=_load_qkv(weights, spec, names, i),
         o=weights.linear([names.of("o", i)], [(D, H * N)], spec.out_bias, names.transposed),
-        mlp_norm=norm("mlp_norm"),
-        up=_load_up(weights, spec, names, i),
-        down=weights.linear([names.of("down", i)], [(D, M)], spec.mlp_bias, names.transposed),
-        q_norm=_gain(weights, spec, names.of("q_norm", i), N) if per_head else None,
-        k_norm=_gain(weights, spec, names.of("k_norm", i), N) if per_head else None,
-        q_scale=q_scale,
-        attn_post_norm=norm("attn_post_norm") if spec.post_norms else None,
-        mlp_post_norm=norm("mlp_post_norm") if spec.post_norms else None,
-        attn_scale=vector("attn_scale", (D,)) if spec.golf else None,
-        mlp_scale=vector("mlp_scale", (D,)) if spec.golf else None,
-        resid_mix=vector("resid_mix", (2, D)) if spec.golf else None,
-        activation=ACTIVATIONS[spec.activation],
+        mlp=load_mlp(weights, spec, names, i),
+        attn_norm=norm("attn_norm", spec.pre_norms),
+        mlp_norm=norm("attn_norm" if spec.one_norm else "mlp_norm", spec.pre_norms),
+        attn_post_norm=norm("attn_post_norm", spec.post_norms),
+        mlp_post_norm=norm("mlp_post_norm", spec.post_norms),
+        q_norm=gain("q_norm", H),
+        k_norm=gain("k_norm", K),
+        q_scale=layer.scale if q_gain is None else q_gain[:, None] * layer.scale,
+        attn_scale=golf_vector("attn_scale", D),
+        mlp_scale=golf_vector("mlp_scale", D),
+        resid_mix=golf_vector("resid_mix", 2, D),
     )
 
 
-def _load_qkv(weights: Weights, spec: Spec, names: Names, i: int) -> Linear:
+def _load_qkv(weights: Weights, spec: Spec, names: TensorNames, i: int) -> Linear:
     D, H, K, N = spec.dim, spec.heads, spec.kv_heads, spec.head_dim
     if "qkv" in names.roles:
-        order = _heads_apart(H, N) if names.qkv_by_head else None
+        order = _by_kind(H, N) if names.qkv_by_head else None
         shapes = [((H + 2 * K) * N, D)]
         return weights.linear([names.of("qkv", i)], shapes, spec.qkv_bias, names.transposed, [order])
     orders = [_halves(H, N), _halves(K, N), None] if names.paired_rotary else [None] * 3
@@ -194,20 +191,11 @@ def _load_qkv(weights: Weights, spec: Spec, names: Names, i: int) -> Linear:
     return weights.linear(parts, [(H * N, D), (K * N, D), (K * N, D)], spec.qkv_bias, orders=orders)
 
 
-def _load_up(weights: Weights, spec: Spec, names: Names, i: int) -> Linear:
-    D, M = spec.dim, spec.mlp
-    if "gate_up" in names.roles:
-        return weights.linear([names.of("gate_up", i)], [(2 * M, D)], spec.mlp_bias)
-    roles = ["gate", "up"] if spec.gated else ["up"]
-    parts = [names.of(role, i) for role in roles]
-    return weights.linear(parts, [(M, D)] * len(roles), spec.mlp_bias, names.transposed)
-
-
-def _heads_apart(H: int, N: int) -> NDArray[np.intp]:
-    """Rows (head, q|k|v, n) -> (q|k|v, head, n)."""
+def _by_kind(H: int, N: int) -> NDArray[np.intp]:
+    """Order of rows (head, q|k|v, n) -> (q|k|v, head, n)."""
     return np.arange(H * 3 * N).reshape(H, 3, N).transpose(1, 0, 2).ravel()
 
 
 def _halves(H: int, N: int) -> NDArray[np.intp]:
-    """Rows of rotary neighbours (head, pair, 2) -> half against half (head, 2, pair)."""
+    """Order of rows (head, pair, 2) -> (head, 2, pair): rotary pairs half a head apart."""
     return np.arange(H * N).reshape(H, N // 2, 2).transpose(0, 2, 1).ravel()

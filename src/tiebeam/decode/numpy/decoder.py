@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,15 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.decode.layer_names import names_for
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
 from tiebeam.decode.numpy.load_weights import Weights
 from tiebeam.decode.numpy.ops import Array, Ids, softcap
+from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
 from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_ends
 from tiebeam.decode.sampling import Sampling
-from tiebeam.decode.spec import Spec
-from tiebeam.decode.spec_fields import spec_of
 from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.families.spec import Spec
 
 if TYPE_CHECKING:
     from tiebeam.decode.perplexity import Perplexity
@@ -95,7 +94,7 @@ class Decoder:
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights leaves Python's lock
             blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
-        final_norm = load_norm(weights, spec, names.prefix + names.final_norm)
+        final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(
             source=checkpoint.source,
             spec=spec,
@@ -166,8 +165,8 @@ class Decoder:
 
     def _embed(self, ids: Ids, start: int) -> Array:  # [t] -> [t, D]
         x = self.embed.lookup(ids)
-        if self.spec.embed_scale != 1.0:
-            x = x * self.spec.embed_scale
+        if self.spec.scales.input != 1.0:
+            x = x * self.spec.scales.input
         if self.positions is not None:
             x = x + self.positions[start : start + len(ids)]
         if self.spec.golf:
@@ -178,8 +177,10 @@ class Decoder:
         """Logits of hidden states."""
         with np.errstate(all="ignore"):
             logits = self._scorer(h)
-            if self.spec.logit_cap is not None:
-                logits = softcap(logits, self.spec.logit_cap)
+            if self.spec.scales.logits != 1.0:
+                logits *= self.spec.scales.logits
+            if self.spec.scales.softcap is not None:
+                logits = softcap(logits, self.spec.scales.softcap)
         if not np.isfinite(logits[-1:]).all():
             self._explain_nan()
         return logits
@@ -285,20 +286,6 @@ class Decoder:
                     "the file is damaged, or its training diverged"
                 )
         raise UnreadableInput(f"{self.source} overflows on this input: the weights are finite, the activations are not")
-
-
-def model_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
-    """The configuration to run by, and where a person finds it."""
-    if checkpoint.format == "gguf":
-        from tiebeam.decode.gguf import config_of
-
-        return config_of(checkpoint), "the GGUF's metadata"
-    if checkpoint.config is None:
-        raise UnreadableInput(
-            f"{checkpoint.source} has no config.json beside it, so there is no telling how to run it; "
-            "name the directory that holds both"
-        )
-    return checkpoint.config, checkpoint.config_name
 
 
 def _unused(weights: Weights) -> tuple[str, ...]:

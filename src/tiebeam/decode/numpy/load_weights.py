@@ -9,6 +9,7 @@ gate and up) become one where they are converted anyway, and stay apart where th
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -130,6 +131,11 @@ class Weights:
         self._check(name, shape)
         return self._mapped(name) if self._mappable(name) else self._converted([name])
 
+    def stack(self, name: str, shape: tuple[int, int, int]) -> Array:
+        """The matrices [experts, out, in] of all experts in one tensor: mapped or converted."""
+        self._check(name, shape)
+        return self._mapped(name) if self._mappable(name) else self._converted([name])
+
     def rows_on_demand(self, name: str, shape: tuple[int, int]) -> Array | LazyRows:
         """A matrix of which only single rows are ever read."""
         self._check(name, shape)
@@ -179,9 +185,9 @@ class Weights:
     def _converted(self, names: Sequence[str], orders: Sequence[NDArray[np.intp] | None] = ()) -> Array:
         """The stored matrices one below the other, in an array of their own."""
         infos = [self.checkpoint.tensors[name] for name in names]
-        columns = infos[0].shape[1]
-        out = np.empty((sum(info.shape[0] for info in infos), columns), self.dtype)
-        top, step = 0, max(1, _BLOCK // max(1, columns))
+        row = infos[0].shape[1:]
+        out = np.empty((sum(info.shape[0] for info in infos), *row), self.dtype)
+        top, step = 0, max(1, _BLOCK // max(1, math.prod(row)))
         for info, order in zip(infos, orders or [None] * len(infos), strict=True):
             rows = info.shape[0]
             if info.strides is not None or info.packing:

@@ -1,7 +1,7 @@
-"""Rotary positions: the frequencies of each scaling, and the cosines and sines of a run of positions.
+"""Rotary positions: the frequencies of each scaling, and the cosines and sines of a range of positions.
 
-Angles are float32 products, as in the peers that trained these models: at position 8000 the rounding of
-position x frequency is itself part of what the model learned.
+Angles are float32 products, as in the frameworks that trained these models: at position 8000 the rounding of
+position x frequency is part of what the model learned.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from tiebeam.decode.numpy.ops import Array
-from tiebeam.decode.spec import Rope
 from tiebeam.errors import UnreadableInput
+from tiebeam.families.spec import Rope
+
+SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
 
 
 def tables(rope: Rope, length: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:  # -> [length, R/2], [length, R/2]
@@ -35,13 +37,13 @@ def frequencies(rope: Rope, length: int) -> tuple[Array, float]:  # -> [R/2], th
             return _yarn(rope, plain)
         case "longrope":
             return _longrope(rope, plain, length)
-        case "factors":  # a GGUF stores llama3's outcome, not its parameters
+        case "factors":  # a GGUF stores the result of llama3's scaling, not its parameters
             return plain / _list(rope, "factors"), 1.0
-    return plain, 1.0  # "dynamic" differs only beyond the context, where the decoder does not go
+    return plain, 1.0  # "dynamic" differs only beyond the context, which the decoder does not exceed
 
 
 def _llama3(rope: Rope, plain: Array) -> Array:  # [R/2] -> [R/2]
-    """Long waves stretched by the factor, short ones kept, those between blended."""
+    """Long wavelengths are stretched by the factor, short ones kept, those between interpolated."""
     factor, original = _number(rope, "factor"), _number(rope, "original_max_position_embeddings")
     low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
     turns = original * plain / (2 * math.pi)  # full turns within the original context
@@ -54,7 +56,7 @@ def _yarn(rope: Rope, plain: Array) -> tuple[Array, float]:
     fast, slow = rope.scaling.get("beta_fast") or 32, rope.scaling.get("beta_slow") or 1
 
     def place(turns: float) -> float:
-        """The index of the frequency that makes so many turns within the original context."""
+        """The index of the frequency that makes this many turns within the original context."""
         return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = place(fast), place(slow)
@@ -84,7 +86,7 @@ def _longrope(rope: Rope, plain: Array, length: int) -> tuple[Array, float]:
 def _number(rope: Rope, key: str) -> float:
     value = rope.scaling.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UnreadableInput(f"the {rope.kind} rotary scaling needs a positive {key}; the config says {value!r}")
+        raise UnreadableInput(f"the {rope.kind} rotary scaling needs a positive {key}; the config has {value!r}")
     return float(value)
 
 

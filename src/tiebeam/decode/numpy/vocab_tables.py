@@ -19,11 +19,11 @@ import numpy as np
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.dtypes import BITS
-from tiebeam.decode.layer_names import Names
 from tiebeam.decode.numpy.load_weights import LazyRows, Linear, Weights
 from tiebeam.decode.numpy.ops import Array, Ids
-from tiebeam.decode.spec import Spec
 from tiebeam.errors import UnreadableInput
+from tiebeam.families.family import TensorNames
+from tiebeam.families.spec import Spec
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 
@@ -76,7 +76,7 @@ class Scorer:
 
 
 def open_ends(
-    weights: Weights, spec: Spec, names: Names, config: Mapping[str, Any], embed: str | None, head: str | None
+    weights: Weights, spec: Spec, names: TensorNames, config: Mapping[str, Any], embed: str | None, head: str | None
 ) -> tuple[Table, Table, tuple[str, ...]]:
     """(embed, head, notes) of the checkpoint behind `weights`."""
     joint = (config.get(JOINT) or {}).get("joint") if isinstance(config.get(JOINT), Mapping) else None

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.errors import MissingExtra
+from tiebeam.families import Scales
 from tiebeam.surgery.joint.calibration import Calibration
 from tiebeam.surgery.joint.decomposition import Factors, Rows, row_blocks
 from tiebeam.surgery.joint.fit import Fit, tables_of
@@ -66,7 +67,7 @@ def heal(
     teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
     W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
-    cap = decoder.spec.logit_cap
+    scales = decoder.spec.scales
 
     def joined() -> Decoder:
         return decoder.with_ends(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
@@ -80,7 +81,7 @@ def heal(
         student = [now.hidden(run) for run in calibration.runs]
         for _ in range(_PASSES):
             for run, h, g in zip(calibration.runs, teacher, student, strict=True):
-                state.step(torch.tensor(run), torch.from_numpy(h), torch.from_numpy(g), E, W, cap)
+                state.step(torch.tensor(run), torch.from_numpy(h), torch.from_numpy(g), E, W, scales)
                 if state.minutes + (time.monotonic() - begun) / 60 >= minutes:
                     break
         state.rounds += 1
@@ -117,7 +118,7 @@ class _State:
         self.origin = hashlib.sha256(table.tobytes() + factors.head_map.tobytes()).hexdigest()
 
     def step(
-        self, ids: torch.Tensor, h: torch.Tensor, g: torch.Tensor, E: torch.Tensor, W: torch.Tensor, cap: float | None
+        self, ids: torch.Tensor, h: torch.Tensor, g: torch.Tensor, E: torch.Tensor, W: torch.Tensor, scales: Scales
     ) -> None:
         """One run of text: [t] tokens, [t, D] hidden states of the original and of the joined model."""
         torch = self.torch
@@ -125,11 +126,11 @@ class _State:
         for at in range(0, len(ids), _BATCH):
             part = slice(at, at + _BATCH)
             with torch.no_grad():
-                target = _log_softmax(torch, h[part] @ W.T, cap)  # [s, V]
+                target = _log_softmax(torch, h[part] @ W.T, scales)  # [s, V]
             logits = (g[part] @ B.T) @ S.T  # [s, V]
             if len(self.exact):
                 logits = logits.index_copy(1, self.exact, g[part] @ W[self.exact].T)
-            kl = (target.exp() * (target - _log_softmax(torch, logits, cap))).sum(1).mean()
+            kl = (target.exp() * (target - _log_softmax(torch, logits, scales))).sum(1).mean()
             wrong = E[ids[part]] - S[ids[part]] @ A
             loss = kl + 0.5 * self.balance**2 * wrong.square().sum(1).mean()
             self.optimizer.zero_grad()
@@ -172,9 +173,10 @@ class _State:
         self.rounds, self.minutes = int(about.get("rounds", 0)), float(about.get("minutes", 0.0))
 
 
-def _log_softmax(torch: Any, logits: Any, cap: float | None) -> Any:
-    if cap is not None:
-        logits = cap * torch.tanh(logits / cap)
+def _log_softmax(torch: Any, logits: Any, scales: Scales) -> Any:
+    logits = scales.logits * logits
+    if scales.softcap is not None:
+        logits = scales.softcap * torch.tanh(logits / scales.softcap)
     return torch.log_softmax(logits, dim=1)
 
 
