@@ -11,7 +11,14 @@ from tiebeam.decode.numpy.decoder import CHUNK
 
 pytest.importorskip("transformers")
 
-FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi3"]
+FAMILIES = [
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi3",
+    "olmo2",
+    "smollm3",
+    "cohere2",
+    "qwen3_moe",
+    "mixtral",
+]  # fmt: skip
 LONG = 40  # several times the sliding window of 8
 
 
@@ -90,6 +97,16 @@ def test_a_prompt_longer_than_one_chunk_agrees(tmp_path):
         ("gpt_neox", {"hidden_act": "gelu_new"}),
         ("phi3", {"partial_rotary_factor": 0.5}),
         ("phi3", {"sliding_window": None}),
+        ("olmo2", {"attention_bias": True, "num_key_value_heads": 4}),
+        ("smollm3", {"num_hidden_layers": 5}),
+        ("smollm3", {"no_rope_layers": [0, 1]}),
+        ("smollm3", {"use_sliding_window": True, "no_rope_layers": [0, 1]}),
+        ("cohere2", {"num_hidden_layers": 5, "logit_scale": 2.0}),
+        ("cohere2", {"layer_types": ["full_attention", "sliding_attention"], "attention_bias": True}),
+        ("qwen3_moe", {"norm_topk_prob": True}),
+        ("qwen3_moe", {"mlp_only_layers": [0], "num_experts_per_tok": 3}),
+        ("qwen3_moe", {"decoder_sparse_step": 2, "attention_bias": True}),
+        ("mixtral", {"num_experts_per_tok": 1, "sliding_window": None}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items()),
 )
@@ -107,13 +124,21 @@ def test_the_options_of_a_family_agree(family, changes, tmp_path):
         ("gemma2", {"attn_logit_softcapping": None}),
         ("gemma2", {"final_logit_softcapping": None}),
         ("gemma3_text", {"sliding_window": 1000}),
+        ("smollm3", {"no_rope_layers": [1, 1]}),
+        ("cohere2", {"logit_scale": 1.0}),
+        ("cohere2", {"sliding_window": 1000}),
+        ("qwen3_moe", {"norm_topk_prob": True}),
+        ("mixtral", {"num_experts_per_tok": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-def test_windows_and_caps_are_felt_in_these_tests(family, without, tmp_path):
+def test_these_tests_notice_when_an_option_is_ignored(family, without, tmp_path):
     """The comparison above would notice if the decoder ignored them."""
     tokens = sentence(LONG)
-    small = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0} if family == "gemma2" else {}
+    small = {
+        "gemma2": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+        "smollm3": {"no_rope_layers": [0, 1]},
+    }.get(family, {})
     with_part = Decoder.open(save(lively(family, **small), tmp_path / "with")).logits(tokens)
     without_part = Decoder.open(save(lively(family, **{**small, **without}), tmp_path / "without")).logits(tokens)
     assert np.abs(with_part - without_part).max() > 100 * TOLERANCE

@@ -23,15 +23,16 @@ def test_a_gguf_gives_the_logits_of_its_original(family, tied, tmp_path):
 
 
 @pytest.mark.parametrize("store", ["Q8_0", "F16", "BF16", "Q4_0"])
-def test_quantised_tensors_are_what_the_gguf_package_says_they_are(store, tmp_path):
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_quantised_tensors_are_what_the_gguf_package_says_they_are(family, store, tmp_path):
     import torch
 
-    model = lively("llama", attention_bias=True, hidden_size=64, intermediate_size=96)
+    model = lively(family, hidden_size=64, intermediate_size=96, **options(family))
     kind = gguf.GGMLQuantizationType[store]
     decoder = Decoder.open(write_gguf(model, tmp_path / "m.gguf", store))
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 2:  # rounding goes along rows, so the order of rows does not matter
+            if parameter.ndim > 1:  # rounding goes along rows, so the order of rows does not matter
                 rounded = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), kind), kind)
                 parameter.copy_(torch.from_numpy(rounded.reshape(parameter.shape)))
     tokens = sentence(30)

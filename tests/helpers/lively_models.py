@@ -11,13 +11,18 @@ from helpers.tiny_models import VOCAB, build
 
 TOLERANCE = 2e-4  # of float32 logits of order 1 to 30
 
+OPTIONS: dict[str, dict[str, float]] = {
+    "cohere2": {"logit_scale": 4.0},
+}  # factors away from 1, and logits large enough to compare
+
 
 def lively(model_type: str, **changes: Any) -> Any:
     """A tiny random model with norms away from 1, biases away from 0, and attention away from uniform."""
     import torch
 
     # head_dim is not hidden_size / heads, so that nothing can pass by taking one for the other
-    sizes = {} if model_type in ("gpt2", "gpt_neox", "phi3") else {"head_dim": 16}
+    sizes: dict[str, Any] = {} if model_type in ("gpt2", "gpt_neox", "phi3") else {"head_dim": 16}
+    sizes |= OPTIONS.get(model_type, {})
     model = build(model_type, attn_implementation="eager", **{**sizes, **changes})
     torch.manual_seed(1)
     with torch.no_grad():

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
-ARCHITECTURE = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama"}
-FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi3"]
+ARCHITECTURE = {
+    "gpt_neox": "gptneox",
+    "gemma3_text": "gemma3",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+}
+FAMILIES = [
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "phi3",
+    "olmo2",
+    "smollm3",
+    "cohere2",
+    "qwen3_moe",
+    "mixtral",
+]  # fmt: skip
+PERMUTED = ("llama", "mistral", "mixtral", "smollm3")
+METADATA = {
+    "logit_scale": "logit_scale",
+}  # config key -> metadata key of numbers that only some families have
 
 
 def neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -21,9 +39,9 @@ def converted(family: str, name: str, value: np.ndarray, config: Any) -> np.ndar
     """What convert_hf_to_gguf.py does to the numbers."""
     if family == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
         return value.T
-    if family in ("llama", "mistral") and ".q_proj." in name:
+    if family in PERMUTED and ".q_proj." in name:
         return neighbours(value, config.num_attention_heads)
-    if family in ("llama", "mistral") and ".k_proj." in name:
+    if family in PERMUTED and ".k_proj." in name:
         return neighbours(value, config.num_key_value_heads)
     if family.startswith("gemma") and name.endswith("norm.weight"):
         return value + 1
@@ -31,6 +49,18 @@ def converted(family: str, name: str, value: np.ndarray, config: Any) -> np.ndar
         heads = config.num_attention_heads
         return value.reshape(heads, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
     return value
+
+
+def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Parameters (a tied head is not among them), the gate and up of all experts as two tensors."""
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().numpy()
+        if name.endswith("experts.gate_up_proj"):
+            half = value.shape[1] // 2  # [E, 2M, D]
+            yield name.replace("gate_up_proj", "gate_proj.weight"), value[:, :half]
+            yield name.replace("gate_up_proj", "up_proj.weight"), value[:, half:]
+        else:
+            yield name + ".weight" if name.endswith("experts.down_proj") else name, value
 
 
 def write_gguf(model: Any, path: Path, store: str = "F32", **metadata: Any) -> Path:
@@ -45,6 +75,9 @@ def write_gguf(model: Any, path: Path, store: str = "F32", **metadata: Any) -> P
     writer.add_feed_forward_length(inner)
     if family in ("gpt2", "gpt_neox"):
         writer.add_layer_norm_eps(config.layer_norm_epsilon if family == "gpt2" else config.layer_norm_eps)
+    elif family == "cohere2":
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -54,7 +87,7 @@ def write_gguf(model: Any, path: Path, store: str = "F32", **metadata: Any) -> P
         head = config.hidden_size // config.num_attention_heads
         writer.add_rope_dimension_count(int(head * config.rope_parameters["partial_rotary_factor"]))
         writer.add_parallel_residual(config.use_parallel_residual)
-    if family in ("gemma2", "gemma3_text", "phi3") and config.sliding_window:
+    if family in ("gemma2", "gemma3_text", "phi3", "cohere2") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
     if family == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -63,17 +96,25 @@ def write_gguf(model: Any, path: Path, store: str = "F32", **metadata: Any) -> P
         writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
     elif family != "gpt2":
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for key, stored in METADATA.items():
+        if hasattr(config, key):
+            writer.add_float32(f"{arch}.{stored}", float(getattr(config, key)))
+    if family in ("qwen3_moe", "mixtral"):
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if family == "qwen3_moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
     for key, value in metadata.items():
         add[type(value)](f"{arch}.{key.replace('__', '.')}", value)
     kind = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[arch]
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    for name, parameter in model.named_parameters():  # a tied head is not among them
-        value = converted(family, name, parameter.detach().numpy(), config)
+    for name, value in tensors(model):
+        value = converted(family, name, value, config)
         head = name in ("lm_head.weight", "embed_out.weight")  # which the package does not list for every family
         stored = "output.weight" if head else names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        if value.ndim == 2 and store != "F32":
+        if value.ndim > 1 and store != "F32":
             quantised = gguf.quants.quantize(value, gguf.GGMLQuantizationType[store])
             writer.add_tensor(stored, quantised, raw_dtype=gguf.GGMLQuantizationType[store])
         else:
@@ -91,4 +132,8 @@ def options(family: str) -> dict[str, Any]:
         "gemma2": {"query_pre_attn_scalar": 16},
         "gemma3_text": {"query_pre_attn_scalar": 16, "num_hidden_layers": 7},
         "mistral": {"sliding_window": None},
+        "mixtral": {"sliding_window": None},
+        "qwen3_moe": {"norm_topk_prob": True},
+        "smollm3": {"num_hidden_layers": 5},
+        "cohere2": {"num_hidden_layers": 5},
     }.get(family, {})

@@ -66,7 +66,8 @@ def spec(
     head_dim = head_dim_of(f)
     if rope is None:
         rope = dict.fromkeys((FULL, SLIDING), read_rope(f, head_dim))
-    layers = attention_layers(f, all_full(f) if kinds is None else kinds, rope, scale or head_dim**-0.5)
+    scale = head_dim**-0.5 if scale is None else scale
+    layers = attention_layers(f, all_full(f) if kinds is None else kinds, rope, scale)
     return Spec(
         family=f.text("model_type"),
         vocab=f.count("vocab_size"),

@@ -168,7 +168,7 @@ def broken(case: str, model: Path, where: Path) -> Path:
         ("no config", "has no config.json, which says how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
         ("no tokenizer", "has no tokenizer.json; give the prompt as ids: --tokens 1,2,3"),
-        ("another architecture", "cannot run the architecture 'mamba'; it runs gemma, gemma2,"),
+        ("another architecture", "cannot run the architecture 'mamba'; it runs cohere2, gemma, gemma2,"),
     ],
 )
 def test_damage_is_named_in_one_sentence(case, message, model, tmp_path):

@@ -74,7 +74,7 @@ def _load_experts(weights: Weights, spec: Spec, names: TensorNames, i: int, expe
             up = weights.linear([names.of("expert_gate", i, j), names.of("expert_up", i, j)], [(M, D)] * 2)
             mlps.append(Mlp(up, weights.linear([names.of("expert_down", i, j)], [(D, M)]), activation, gated=True))
     else:  # one tensor [E, out, in] for all
-        gate, up3 = (weights.stack(names.of(role, i), (E, M, D)) for role in ("expert_gate", "expert_up"))
-        down = weights.stack(names.of("expert_down", i), (E, D, M))
+        gate, up3 = (weights.stack(names.of(role, i) + ".weight", (E, M, D)) for role in ("expert_gate", "expert_up"))
+        down = weights.stack(names.of("expert_down", i) + ".weight", (E, D, M))
         mlps = [Mlp(Linear([gate[j], up3[j]]), Linear([down[j]]), activation, gated=True) for j in range(E)]
     return MixtureOfExperts(router, mlps, experts.per_token, experts.normalize)
