@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.lively_models import TOLERANCE, lively, reference, save, sentence
+from helpers.lively_models import OPTIONS, TOLERANCE, lively, reference, save, sentence
 from tiebeam.decode import RUNNABLE, Decoder
 from tiebeam.decode.numpy.decoder import CHUNK
 
@@ -18,6 +18,7 @@ FAMILIES = [
     "cohere2",
     "qwen3_moe",
     "mixtral",
+    "granite",
 ]  # fmt: skip
 LONG = 40  # several times the sliding window of 8
 
@@ -107,6 +108,7 @@ def test_a_prompt_longer_than_one_chunk_agrees(tmp_path):
         ("qwen3_moe", {"mlp_only_layers": [0], "num_experts_per_tok": 3}),
         ("qwen3_moe", {"decoder_sparse_step": 2, "attention_bias": True}),
         ("mixtral", {"num_experts_per_tok": 1, "sliding_window": None}),
+        ("granite", {"attention_bias": True, "mlp_bias": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items()),
 )
@@ -129,6 +131,7 @@ def test_the_options_of_a_family_agree(family, changes, tmp_path):
         ("cohere2", {"sliding_window": 1000}),
         ("qwen3_moe", {"norm_topk_prob": True}),
         ("mixtral", {"num_experts_per_tok": 1}),
+        *(("granite", {key: 1.0}) for key in OPTIONS["granite"]),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )

@@ -35,6 +35,7 @@ _T5 = {
 # What a config.json of each type may say; ... leaves the key out.
 CHOICES = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "head_dim": [None, 8, 24, ...]},
+    "granite": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...]},
     "smollm3": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "pad_token_id": [0]},
     "mistral": _LLAMA | _HEAD_DIM,
     "qwen2": _LLAMA,

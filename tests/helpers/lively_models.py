@@ -13,6 +13,12 @@ TOLERANCE = 2e-4  # of float32 logits of order 1 to 30
 
 OPTIONS: dict[str, dict[str, float]] = {
     "cohere2": {"logit_scale": 4.0},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.4,
+        "residual_multiplier": 0.3,
+        "logits_scaling": 0.5,
+    },
 }  # factors away from 1, and logits large enough to compare
 
 

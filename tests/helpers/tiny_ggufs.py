@@ -23,9 +23,14 @@ FAMILIES = [
     "cohere2",
     "qwen3_moe",
     "mixtral",
+    "granite",
 ]  # fmt: skip
-PERMUTED = ("llama", "mistral", "mixtral", "smollm3")
+PERMUTED = ("llama", "mistral", "mixtral", "smollm3", "granite")
 METADATA = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
     "logit_scale": "logit_scale",
 }  # config key -> metadata key of numbers that only some families have
 
