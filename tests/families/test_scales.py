@@ -1,12 +1,14 @@
-"""The factors of the table against what the real models compute."""
+"""The scales of families and of the table, against what the real models compute."""
 
 from __future__ import annotations
 
 import pytest
 
 from helpers.transformers_peer import config_class, from_json, torch, transformers
+from tiebeam.decode.numpy.runnable import spec_of
 from tiebeam.errors import UnreadableInput
 from tiebeam.families import Scales, known_types, lookup, scales
+from tiebeam.families.registry import families
 from tiebeam.families.scales import scale_keys
 
 SMALL = {
@@ -81,7 +83,7 @@ def test_logits_are_the_hidden_states_times_the_head_by_the_factors(model_type):
 
 
 @pytest.mark.parametrize("model_type", [name for name in DECODERS if name not in ("nanochat", "xglm", "biogpt")])
-def test_the_trunk_begins_with_the_embedding_by_the_factor(model_type):
+def test_the_first_layer_reads_the_embedding_times_the_factor(model_type):
     config, model = tiny(model_type)
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
@@ -145,6 +147,21 @@ def test_every_default_in_the_table_is_the_default_of_the_config_class():
     assert checked > 40
 
 
+def test_a_type_has_its_scales_in_its_family_file_or_in_the_table_not_in_both() -> None:
+    for name, family in families().items():
+        architecture = lookup(name)
+        if family.scales is not None and architecture is not None:
+            assert not (architecture.input_scale or architecture.logit_scale or architecture.softcap), name
+
+
+def test_the_decoder_uses_these_scales() -> None:
+    for name, family in families().items():
+        architecture = lookup(name)
+        if family.spec is not None and architecture is not None:
+            config = {"model_type": name, **SMALL, "n_embd": 32, "n_head": 2}
+            assert spec_of(config).scales == scales(config, architecture), name
+
+
 def test_factors_come_from_the_text_config():
     config = {"text_config": {"hidden_size": 64, "final_logit_softcapping": 5.0}}
     assert scales(config, lookup("gemma3n")) == Scales(8.0, 1.0, 5.0)
@@ -156,6 +173,6 @@ def test_a_scale_that_is_no_number_is_refused(value):
         scales({"logit_scale": value}, lookup("cohere"))
 
 
-def test_a_missing_width_is_said():
+def test_a_missing_width_is_an_error_that_names_it():
     with pytest.raises(UnreadableInput, match="hidden_size"):
         scales({}, lookup("gemma"))
