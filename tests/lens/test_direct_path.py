@@ -115,6 +115,24 @@ def test_an_unknown_architecture_is_looked_at_as_it_is_with_a_note(tmp_path):
     np.testing.assert_allclose(lens.direct([1, 2]).matrix, table(0)[[1, 2]] @ table(1)[[1, 2]].T, rtol=1e-5)
 
 
+def test_scales_are_applied_where_the_decoder_cannot_run_the_model(tmp_path) -> None:
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
+    config = {**llama_config(tie_word_embeddings=False), "model_type": "minicpm3", "scale_emb": 3, "dim_model_base": 8}
+    where = write_model(tmp_path / "m", tensors, config)
+    plain = table(0)[[1, 2]] @ table(1)[[1, 2]].T
+    np.testing.assert_allclose(Lens.open(where).direct([1, 2]).matrix, plain * 3 * 8 / DIM, rtol=1e-5)
+    np.testing.assert_allclose(Lens.open(where, scales=False).direct([1, 2]).matrix, plain, rtol=1e-5)
+
+
+def test_granites_embedding_and_logit_scales_are_applied(tmp_path) -> None:
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1), "model.norm.weight": GAIN}
+    scales = {"embedding_multiplier": 12.0, "logits_scaling": 8.0}
+    config = {**llama_config(tie_word_embeddings=False), "model_type": "granite", **scales}
+    lens = Lens.open(write_model(tmp_path / "m", tensors, config), norm=False)
+    plain = table(0)[[1, 2]] @ table(1)[[1, 2]].T
+    np.testing.assert_allclose(lens.direct([1, 2]).matrix, plain * 12 / 8, rtol=1e-5)
+
+
 def test_a_model_without_a_head_has_no_path(tmp_path):
     where = write_model(
         tmp_path / "m", {"model.embed_tokens.weight": table(0)}, llama_config(tie_word_embeddings=False)

@@ -93,10 +93,9 @@ def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str 
 
 def _table_scales(checkpoint: Checkpoint) -> Scales | None:
     """The scales of an architecture that the decoder may not run; None where they are not known."""
-    config = checkpoint.config
-    if config is None:
-        return None
-    architecture = lookup(config.get("model_type"))
+    config = checkpoint.config or {}
+    model_type = config.get("model_type")
+    architecture = lookup(model_type) if isinstance(model_type, str) else None
     try:
         return None if architecture is None else scales(config, architecture)
     except UnreadableInput:
