@@ -118,7 +118,7 @@ def test_half_a_pair_with_several_candidates_for_the_rest_is_no_verdict(tmp_path
     tensors = {"enc_emb": table(0), "dec_emb": table(1), "fc_w": table(2)}
     report = tiebeam.inspect(write_model(tmp_path / "m", tensors, None))
     assert report.tie is Tie.NONE
-    assert any("--embed" in note for note in report.notes)
+    assert any("embed and head" in note for note in report.notes)
 
 
 def test_the_user_may_name_the_pair(tmp_path):

@@ -112,7 +112,7 @@ def test_a_vocabulary_larger_than_the_tokenizers_is_one_note(run, wordless, tmp_
         (["--tokens", "1,x"], 2, "--tokens takes whole numbers, 1,2,3; 'x' is not one"),
         (["--tokens", ","], 2, "there are no tokens to run; give at least one"),
         (["--tokens", "1,300"], 2, "token id 300 is outside the vocabulary of 300"),
-        (["hi", "-n", "-1"], 2, "-1 new tokens cannot be made"),
+        (["hi", "-n", "-1"], 2, "n must be 0 or more, not -1"),
         (["hi", "-n", "100"], 2, "are more than the model's context of 64; ask for at most"),
         (["hi", "--top", "0"], 2, "--top 0 would print nothing"),
         (["hi", "--top-k", "5"], 2, "top-k and top-p need a temperature above 0"),

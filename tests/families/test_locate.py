@@ -133,7 +133,7 @@ def test_a_head_under_a_foreign_name_is_not_called_missing():
     found = find_pair(llama("model.embed_tokens.weight", "output.weight"), {"vocab_size": V}, lookup("llama"))
     assert found.head == "output.weight"
     assert found.guessed
-    assert "only one end is named as llama names it" in found.why
+    assert "only one matrix is named as llama names it" in found.why
 
 
 def test_a_head_alone_is_found_as_the_head():
@@ -197,7 +197,7 @@ def test_two_equally_good_candidates_are_named_and_none_is_taken():
     assert (found.embed, found.head) == (None, None)
     assert found.candidates == ("a.embed_tokens.weight", "b.embed_tokens.weight")
     assert "a.embed_tokens.weight or b.embed_tokens.weight could be the embedding" in found.why
-    assert "--embed and --head" in found.why
+    assert "pass their names as embed and head" in found.why
 
 
 def test_the_config_decides_between_candidates():
@@ -321,13 +321,17 @@ def test_named_ends_are_taken_as_named():
 @pytest.mark.parametrize(
     ("embed", "head", "message"),
     [
-        ("dec_em", None, r"--embed 'dec_em' is not in this checkpoint; did you mean 'dec_emb'"),
-        ("dec_emb", "head", r"--head 'head' is not in this checkpoint; its matrices are dec_emb, fc_w, turned"),
-        ("fc_b", None, r"--embed 'fc_b' is \[74\]; a vocabulary matrix is \[vocabulary, width\]"),
-        ("dec_emb", "wide", r"'dec_emb' is \[74, 256\] but 'wide' is \[74, 512\]; the two ends .* same width"),
+        ("dec_em", None, r"embed=\"dec_em\" is not in this checkpoint; did you mean 'dec_emb'"),
+        ("dec_emb", "head", r"head=\"head\" is not in this checkpoint; its matrices are dec_emb, fc_w, turned"),
+        ("fc_b", None, r"embed=\"fc_b\" is \[74\]; a vocabulary matrix is \[vocabulary, width\]"),
+        (
+            "dec_emb",
+            "wide",
+            r"'dec_emb' is \[74, 256\] but 'wide' is \[74, 512\]; embedding and head must have the same width",
+        ),
         ("dec_emb", "turned", r"'turned' is \[256, 74\], transposed against 'dec_emb'; store it as \[74, 256\]"),
-        ("dec_emb", "dec_emb", r"both name 'dec_emb'; leave out --head"),
-        (None, None, r"name at least one end"),
+        ("dec_emb", "dec_emb", r"both name 'dec_emb'; leave out head"),
+        (None, None, r"name at least one matrix"),
     ],
 )
 def test_a_wrong_name_gets_a_sentence_with_the_way_out(embed, head, message):

@@ -151,7 +151,7 @@ def test_a_type_has_its_scales_in_its_family_file_or_in_the_table_not_in_both() 
     for name, family in families().items():
         architecture = lookup(name)
         if family.scales is not None and architecture is not None:
-            assert not (architecture.input_scale or architecture.logit_scale or architecture.softcap), name
+            assert (architecture.input_scale, architecture.logit_scale, architecture.softcap) == (None,) * 3, name
 
 
 def test_the_decoder_uses_these_scales() -> None:

@@ -1,7 +1,7 @@
 """Whether a model class has a language-modelling head at all, stored or tied.
 
-An encoder without a head is not a model that lost one. What tells, in this order: tensors that only a head
-has, the class that config.json names, and last what the architecture is for.
+An encoder without a head is not a model whose head is missing. Evidence, in this order: tensors that only a head
+has, the class that config.json names, and last the task of the architecture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WITHOUT_HEAD = (
     r"Classification|QuestionAnswering|MultipleChoice|NextSentencePrediction|Retrieval|Reward|ForScore|ForCTC"
     r"|Embedding|FeatureExtraction|Encoder(?:Model)?$|Model$"
 )
-# Pre-trained as discriminators: their "pre-training head" says real or fake, not which token.
+# Pre-trained as discriminators: their "pre-training head" predicts real or fake, not a token.
 _DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining", "SplinterForPreTraining")
 _ENCODER_ROLES = ("masked_lm", "pretraining", "retrieval")
 _POOLER = ("pooler.dense.weight", "text_projection", "text_projection.weight")
@@ -31,7 +31,7 @@ _POOLER = ("pooler.dense.weight", "text_projection", "text_projection.weight")
 def head_by_design(
     names: Collection[str], config: Mapping[str, Any] | None, architecture: Architecture | None
 ) -> bool | None:
-    """For a checkpoint that stores no head matrix: has its class one? None when nothing tells."""
+    """For a checkpoint that stores no head matrix: whether its class has one; None when unknown."""
     if architecture is not None and not architecture.head:
         return False
     encoder = architecture is not None and architecture.role in _ENCODER_ROLES
@@ -47,7 +47,7 @@ def head_by_design(
 
 
 def _parts_of_head(names: Iterable[str], architecture: Architecture) -> bool:
-    """Biases, norms and transforms that stand beside the head's matrix, such as `cls.predictions.bias`."""
+    """Whether there are biases, norms or transforms of a head, such as `cls.predictions.bias`."""
     stems = [name.removesuffix(".weight") for name in architecture.head]
     parts = {f"{stem}." for stem in stems} | {f"{stem.rpartition('.')[0]}." for stem in stems if "." in stem}
     return any(
@@ -59,7 +59,7 @@ def _parts_of_head(names: Iterable[str], architecture: Architecture) -> bool:
 
 
 def class_has_head(config: Mapping[str, Any]) -> bool | None:
-    """What the class that config.json names says by its name; None when it says nothing."""
+    """Whether the class that config.json names has a head, by its name; None when the name does not tell."""
     auto_map = config.get("auto_map")
     if isinstance(auto_map, Mapping) and any(re.search(r"For(?:CausalLM|Seq2SeqLM|MaskedLM)", key) for key in auto_map):
         return True

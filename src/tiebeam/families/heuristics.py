@@ -1,8 +1,8 @@
-"""Candidates for the two ends by name and shape, for checkpoints that the table does not cover.
+"""Guess embedding and LM head by name and shape, for checkpoints that the table does not cover.
 
-A name counts as strong when it means little else (`embed_tokens`, `lm_head`), as weak when it often means
-something else (`emb`, `output`). A strong name stands alone; a weak one needs the other end beside it in the
-same shape. Position, type, per-layer and vision embeddings, routers and classifiers are never candidates.
+A name is strong when it means little else (`embed_tokens`, `lm_head`), weak when it often means something else
+(`emb`, `output`). A strong name suffices; a weak one needs the other matrix in the same shape. Position, type,
+per-layer and vision embeddings, routers and classifiers are never candidates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from tiebeam.families.tensor_names import WRAPPERS, is_active, is_packed, plain, with_leaf
 
 PADDING = 1024
-"""Rows that a matrix may have beyond the vocabulary, from padding or added tokens."""
+"""Rows that a matrix may have beyond the vocabulary: padding or added tokens."""
 
 _STRONG_EMBED = frozenset(
     {
@@ -24,7 +24,7 @@ _STRONG_EMBED = frozenset(
         *("token_emb", "word_emb", "wordembedding", "token_embedding_table", "embed_token", "tok_embed", "W_E"),
     }
 )
-# "encoder" and "decoder" are the two ends in a classic of the field, the word_language_model example.
+# "encoder" and "decoder" are embedding and head in PyTorch's word_language_model example.
 _WEAK_EMBED = frozenset({"emb", "embed", "embedding", "embeddings", "encoder"})
 _STRONG_HEAD = frozenset(
     {
@@ -71,23 +71,23 @@ class _Candidate:
     """None when a quantiser packed it."""
 
     def like(self, other: _Candidate) -> bool:
-        """Whether the shapes could be the two ends of one vocabulary."""
+        """Whether the shapes could be embedding and head of one vocabulary."""
         if self.shape is None or other.shape is None:
             return True
         return self.shape[1] == other.shape[1] and abs(self.shape[0] - other.shape[0]) <= PADDING
 
 
-def guess_ends(
+def guess_pair(
     shapes: Mapping[str, tuple[int, ...]],
     vocab: int | None,
     dim: int | None,
     embed: str | None = None,
     head: str | None = None,
 ) -> Guess:
-    """The likeliest ends; `embed` or `head` are given when one is already known and only the other is sought.
+    """The likeliest embedding and head; `embed` or `head` is given when only the other one is to be found.
 
-    With neither known, a tensor of an end's very shape under a name that says nothing is left as a candidate:
-    it is never taken, but the other end is not called missing either.
+    With neither known, a tensor of the right shape under a meaningless name is listed as a candidate: it is never
+    taken, but the other matrix is not reported as missing either.
     """
     embeds, heads = _candidates(shapes)
     if embed is not None:
@@ -101,13 +101,15 @@ def guess_ends(
     left += tied_embeds
     if chosen_embed is not None:
         partners = [one for one in heads if one.like(chosen_embed)]
-        turned = [one for one in heads if one.strong and _turned(one, chosen_embed)]
-        odd = [one for one in heads if one.strong and one not in partners and one not in turned and _fits(one, vocab)]
+        transposed = [one for one in heads if one.strong and _transposed(one, chosen_embed)]
+        odd = [
+            one for one in heads if one.strong and one not in partners and one not in transposed and _fits(one, vocab)
+        ]
         strong = [one for one in partners if one.strong]
         chosen_head, tied_heads = _choose(strong or partners or odd, [chosen_embed], vocab, dim)
-        left += tied_heads + ([one.name for one in turned] if chosen_head is None else [])
+        left += tied_heads + ([one.name for one in transposed] if chosen_head is None else [])
     else:
-        # Without the other end, only a matrix that is taller than wide is believed: CTC and diffusion heads are not.
+        # Without an embedding, a head must be taller than wide: CTC and diffusion heads are not.
         strong = [one for one in heads if one.strong and (head or one.shape is None or one.shape[0] > one.shape[1])]
         chosen_head, tied_heads = _choose(strong, [], vocab, dim) if not tied_embeds else (None, [])
         left += tied_heads
@@ -116,7 +118,7 @@ def guess_ends(
     return Guess(
         chosen_embed.name if chosen_embed else None,
         chosen_head.name if chosen_head else None,
-        _say(chosen_embed, chosen_head, left, vocab),
+        _explain(chosen_embed, chosen_head, left, vocab),
         tuple(left),
     )
 
@@ -132,15 +134,15 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> tuple[list[_Candidate]
         packed = is_packed(name, shapes)
         if not packed and (len(shape) != 2 or min(shape) < 2):
             continue
-        end, strong = kind
-        known = embeds if end == "embed" else heads
+        role, strong = kind
+        known = embeds if role == "embed" else heads
         if path not in known or is_active(name):
             known[path] = _Candidate(name, path, strong, None if packed else shape)
     return list(embeds.values()), list(heads.values())
 
 
 def _hints(shapes: Mapping[str, tuple[int, ...]], embed: _Candidate | None, head: _Candidate | None) -> list[str]:
-    """Names to offer, never to take: with one end found, its shape elsewhere; with none, whatever says "emb"."""
+    """Candidates to report, never to take: with one matrix found, others of its shape; with none, any "emb" name."""
     if embed is not None and head is not None:
         return []
     chosen = embed or head
@@ -155,7 +157,7 @@ def _hints(shapes: Mapping[str, tuple[int, ...]], embed: _Candidate | None, head
 
 
 def _kind(path: str) -> tuple[str, bool] | None:
-    """Which end a path looks like, and whether strongly."""
+    """Whether a path looks like "embed" or "head", and whether strongly."""
     parent, _, leaf = path.rpartition(".")
     last_two = f"{parent.rpartition('.')[2]}.{leaf}"
     if leaf in _STRONG_HEAD or last_two in _STRONG_HEAD:
@@ -168,7 +170,7 @@ def _kind(path: str) -> tuple[str, bool] | None:
 
 
 def _outermost(one: _Candidate) -> bool:
-    """Not inside a model within the model, such as a speech decoder beside the language model."""
+    """Not inside a submodel, such as a speech decoder."""
     return all(level in WRAPPERS or level in _OUTER for level in one.path.split(".")[:-1])
 
 
@@ -179,7 +181,7 @@ def _known(name: str, shapes: Mapping[str, tuple[int, ...]]) -> _Candidate:
 
 
 def _plausible(embeds: list[_Candidate], heads: list[_Candidate], vocab: int | None) -> list[_Candidate]:
-    """Strong names if there are any; else the weak ones with the other end beside them or the right row count."""
+    """Strong names if there are any; else weak ones with a matching head or the right number of rows."""
     strong = [one for one in embeds if one.strong]
     if strong:
         return strong
@@ -193,14 +195,14 @@ def _plausible(embeds: list[_Candidate], heads: list[_Candidate], vocab: int | N
 def _choose(
     candidates: list[_Candidate], others: list[_Candidate], vocab: int | None, dim: int | None
 ) -> tuple[_Candidate | None, list[str]]:
-    """The one candidate that stands out, or none and the names of those that are equally good."""
+    """The best candidate, or none and the names of those that are equally good."""
     tests: list[Callable[[_Candidate], bool]] = [
         lambda one: _fits(one, vocab),
         lambda one: dim is None or one.shape is None or one.shape[1] == dim,
         lambda one: any(one.like(other) for other in others),
         lambda one: any(_siblings(one, other) for other in others),
         lambda one: one.path.rpartition(".")[2] == "shared",
-        # The head belongs to the decoder, so of an encoder's and a decoder's table the latter is the pair's.
+        # The head belongs to the decoder, so the decoder's embedding is preferred to the encoder's.
         lambda one: "decoder" in one.path.split("."),
     ]
     for test in tests:
@@ -216,15 +218,15 @@ def _fits(one: _Candidate, vocab: int | None) -> bool:
 
 
 def _siblings(one: _Candidate, other: _Candidate) -> bool:
-    """Under the same top level, as the two ends of one model among several are."""
+    """Under the same top-level module: the file may hold several models."""
     return one.path.partition(".")[0] == other.path.partition(".")[0]
 
 
-def _turned(head: _Candidate, embed: _Candidate) -> bool:
+def _transposed(head: _Candidate, embed: _Candidate) -> bool:
     return head.shape is not None and embed.shape is not None and head.shape == embed.shape[::-1] != embed.shape
 
 
-def _say(embed: _Candidate | None, head: _Candidate | None, left: list[str], vocab: int | None) -> str:
+def _explain(embed: _Candidate | None, head: _Candidate | None, left: list[str], vocab: int | None) -> str:
     taken = [one for one in (embed, head) if one is not None]
     if not taken and not left:
         return "no tensor is named like a vocabulary matrix"
@@ -233,8 +235,8 @@ def _say(embed: _Candidate | None, head: _Candidate | None, left: list[str], voc
         assert embed.shape is not None
         text += f", although its {embed.shape[0]:,} rows are not the {vocab:,} of config.json"
     if left:
-        text += f", for {' or '.join(left[:4])}{' …' if len(left) > 4 else ''} could be the {_missing(embed, head)}"
-        text += "; name the ends with --embed and --head"
+        text += f", because {' or '.join(left[:4])}{' …' if len(left) > 4 else ''} could be the {_missing(embed, head)}"
+        text += "; pass their names as embed and head"
     return text
 
 

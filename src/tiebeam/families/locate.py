@@ -1,8 +1,8 @@
-"""Names and shapes -> the two ends: by the table where the architecture is known, by name and shape otherwise.
+"""Find embedding and LM head among tensor names and shapes: by the table for a known architecture, else by guess.
 
-A guess says that it is one, and why. Where two tensors could equally well be an end, none is taken and both
-are named, so that a person can choose. Shapes only ever rule a candidate out: two matrices of one shape are
-not a tie, and a matrix with an unknown name is not an end for being large.
+A guess is marked as one, with its reason. Where two tensors could equally well be the embedding (or the head), none
+is taken and both are named, so that a person can choose. Shapes only rule candidates out: two matrices of the same
+shape are not tied because of it, and a large matrix with an unknown name is not a vocabulary matrix because of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tiebeam.errors import BadRequest
 from tiebeam.families.head_classes import class_has_head, head_by_design
-from tiebeam.families.heuristics import Guess, guess_ends
+from tiebeam.families.heuristics import Guess, guess_pair
 from tiebeam.families.registry import Architecture, vocabulary, width
 from tiebeam.families.tensor_names import is_active, is_packed, with_leaf, wrapper_before
 
@@ -22,7 +22,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The names of the two ends as stored; None where an end is not stored, or not to be told."""
+    """The stored names of embedding and head; None for one that is not stored or cannot be determined."""
 
     embed: str | None
     head: str | None
@@ -31,11 +31,11 @@ class Found:
     prefix: str = ""
     """What wrappers put in front of the model's own names."""
     has_head_by_design: bool | None = None
-    """Whether this class of model has a head at all, stored or tied; None when nothing tells."""
+    """Whether this class of model has a head at all, stored or tied; None when unknown."""
     packed: tuple[str, ...] = ()
-    """The ends ("embed", "head") that a quantiser packed: their shape is not the matrix's."""
+    """Which of "embed" and "head" a quantiser packed: their shape is not the matrix's."""
     candidates: tuple[str, ...] = ()
-    """Names that could be an end but were not taken; while there are any, a missing end proves nothing."""
+    """Names that could be embedding or head but were not taken; while there are any, a missing one proves nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -53,28 +53,28 @@ class Found:
 def find_pair(
     shapes: Shapes, config: Mapping[str, Any] | None = None, architecture: Architecture | None = None
 ) -> Found:
-    """The two ends among `shapes`, a mapping from tensor names to shapes."""
+    """Embedding and head among `shapes`, a mapping from tensor names to shapes."""
     found = _in_gguf(shapes) or (_by_table(shapes, config, architecture) if architecture else None)
     if found is None:
-        guess = guess_ends(shapes, vocabulary(config, architecture), width(config, architecture))
+        guess = guess_pair(shapes, vocabulary(config, architecture), width(config, architecture))
         reason = _why_guessing(config, architecture)
         if guess.head and class_has_head(config or {}) is False:
-            # A CTC or classification head scores labels, however it is called.
-            reason = f"{guess.head} is no head of a language model in this class; {reason}"
+            # A CTC or classification head scores labels, whatever its name.
+            reason = f"{guess.head} is not a language-model head in this class; {reason}"
             guess = Guess(guess.embed, None, guess.why if guess.embed else "not guessed", guess.candidates)
         found = _from_guess(guess, reason)
     return _complete(found, shapes, config, architecture)
 
 
 def named_pair(shapes: Shapes, embed: str | None, head: str | None) -> Found:
-    """The ends that a person named. A name may leave out `.weight`."""
+    """Embedding and head as the user named them. A name may leave out `.weight`."""
     if embed is None and head is None:
-        raise BadRequest("name at least one end with --embed or --head")
-    embed = None if embed is None else _named(shapes, embed, "--embed")
-    head = None if head is None else _named(shapes, head, "--head")
+        raise BadRequest('name at least one matrix: embed="NAME" or head="NAME"')
+    embed = None if embed is None else _named(shapes, embed, "embed")
+    head = None if head is None else _named(shapes, head, "head")
     if embed is not None and embed == head:
-        raise BadRequest(f"--embed and --head both name {embed!r}; leave out --head when there is no separate head")
-    packed = tuple(end for end, name in (("embed", embed), ("head", head)) if name and is_packed(name, shapes))
+        raise BadRequest(f"embed and head both name {embed!r}; leave out head when there is no separate head")
+    packed = tuple(role for role, name in (("embed", embed), ("head", head)) if name and is_packed(name, shapes))
     if embed is not None and head is not None and not packed:
         rows, dim = shapes[embed]
         if shapes[head] == (dim, rows) and rows != dim:
@@ -84,14 +84,14 @@ def named_pair(shapes: Shapes, embed: str | None, head: str | None) -> Found:
         if shapes[head][1] != dim:
             raise BadRequest(
                 f"{embed!r} is {list(shapes[embed])} but {head!r} is {list(shapes[head])}; "
-                "the two ends of a vocabulary have the same width"
+                "embedding and head must have the same width"
             )
     return Found(
         embed, head, guessed=False, why="named by you", packed=packed, has_head_by_design=True if head else None
     )
 
 
-def _named(shapes: Shapes, name: str, option: str) -> str:
+def _named(shapes: Shapes, name: str, argument: str) -> str:
     stored = next((known for known in (name, f"{name}.weight") if known in shapes), None)
     if stored is None:
         import difflib
@@ -99,9 +99,9 @@ def _named(shapes: Shapes, name: str, option: str) -> str:
         near = difflib.get_close_matches(name, list(shapes), n=3, cutoff=0.5)
         near += [known for known in shapes if name in known and known not in near][: 3 - len(near)]
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else _some(shapes)
-        raise BadRequest(f"{option} {name!r} is not in this checkpoint; {hint}")
+        raise BadRequest(f'{argument}="{name}" is not in this checkpoint; {hint}')
     if len(shapes[stored]) != 2 and not is_packed(stored, shapes):
-        raise BadRequest(f"{option} {stored!r} is {list(shapes[stored])}; a vocabulary matrix is [vocabulary, width]")
+        raise BadRequest(f'{argument}="{stored}" is {list(shapes[stored])}; a vocabulary matrix is [vocabulary, width]')
     return stored
 
 
@@ -111,7 +111,7 @@ def _some(shapes: Shapes) -> str:
 
 
 def _in_gguf(shapes: Shapes) -> Found | None:
-    """GGUF names both ends itself, whatever the architecture."""
+    """GGUF has the same two names for every architecture."""
     embed, head = "token_embd.weight", "output.weight"
     if embed not in shapes and not (head in shapes and "output_norm.weight" in shapes):
         return None
@@ -134,16 +134,16 @@ def _by_table(shapes: Shapes, config: Mapping[str, Any] | None, architecture: Ar
         why += f", behind {prefix}"
     names = embed[0] if embed else None, head[0] if head else None
     if None in names and architecture.head:
-        # An end under a foreign name would otherwise pass for a missing one.
-        guess = guess_ends(shapes, vocabulary(config, architecture), width(config, architecture), *names)
+        # A matrix under a name of another architecture would otherwise count as missing.
+        guess = guess_pair(shapes, vocabulary(config, architecture), width(config, architecture), *names)
         if (guess.embed, guess.head) != names:
-            return _from_guess(guess, f"only one end is named as {architecture.model_type} names it")
+            return _from_guess(guess, f"only one matrix is named as {architecture.model_type} names it")
         return Found(*names, guessed=False, why=why, prefix=prefix, candidates=guess.candidates)
     return Found(*names, guessed=False, why=why, prefix=prefix)
 
 
 def _match(shapes: Shapes, wanted: Iterable[str], lead: str | None = None) -> tuple[str, str] | None:
-    """The stored name of the first of `wanted`, and the wrappers in front; those of the other end preferred."""
+    """The stored name of the first of `wanted`, and its wrapper prefix; `lead` is preferred."""
     wanted = tuple(wanted)
     for name in wanted:
         if name in shapes and not lead:
@@ -177,11 +177,11 @@ def _why_guessing(config: Mapping[str, Any] | None, architecture: Architecture |
 def _complete(
     found: Found, shapes: Shapes, config: Mapping[str, Any] | None, architecture: Architecture | None
 ) -> Found:
-    ends = (("embed", found.embed), ("head", found.head))
-    packed = tuple(end for end, name in ends if name and is_packed(name, shapes))
+    pair = {"embed": found.embed, "head": found.head}
+    packed = tuple(role for role, name in pair.items() if name and is_packed(name, shapes))
     why = found.why
     if packed:
-        why += f"; {' and '.join(str(dict(ends)[end]) for end in packed)} packed by a quantiser"
+        why += f"; {' and '.join(str(pair[role]) for role in packed)} packed by a quantiser"
     by_design = True if found.head else head_by_design(shapes, config, architecture)
     return Found(
         found.embed, found.head, found.guessed, why, found.prefix, by_design, packed=packed, candidates=found.candidates

@@ -1,8 +1,8 @@
-"""Tensor names as trainers, wrappers and quantisers leave them, brought back to what the model calls them.
+"""Map tensor names changed by trainers, wrappers and quantisers back to the names in the model.
 
-A wrapper adds a level to every name (`module.`, `_orig_mod.`), or slips one in between (`base_layer`); a
-quantiser renames the tensor itself (`lm_head.qweight`) or packs it under its old name and puts helpers beside
-it (`lm_head.weight.absmax`). None of that changes which matrix it is.
+A wrapper adds a level to every name (`module.`, `_orig_mod.`) or inserts one (`base_layer`); a quantiser renames the
+tensor (`lm_head.qweight`) or packs it under its old name and stores helper tensors with it
+(`lm_head.weight.absmax`). It remains the same matrix.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ WRAPPERS = frozenset(
         *("language_model", "llm", "lm", "net", "network", "policy", "actor", "state_dict", "model_state_dict"),
     }
 )
-"""Levels that may stand in front of a whole model."""
+"""Levels that may precede a whole model."""
 
-_SLIPPED_IN = re.compile(
+_INSERTED = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|original_module"
     r"|modules_to_save\.[^.]+)\."
 )
@@ -26,7 +26,7 @@ _RENAMED = re.compile(
     r"\.(?:qweight|weight_packed|weight_q|W_q|Qidxs|codes|_?weight_qdata|parametrizations\.weight\.original)$"
 )
 _HELPERS = (".weight.absmax", ".scales", ".weight.quant_map")
-# The last level of a tensor's name, and the level before it where a wrapper slipped in.
+# The last level of a tensor's name, and the level before it where a wrapper inserted one.
 _TENSORS = frozenset(
     {"weight", "qweight", "weight_packed", "weight_q", "W_q", "Qidxs", "codes", "weight_qdata", "_weight_qdata"}
 )
@@ -36,16 +36,16 @@ _INNERMOST = frozenset(
 
 
 def plain(name: str) -> str:
-    """The name without what wrappers slipped in and quantisers renamed: `x.lm_head.qweight` -> `x.lm_head.weight`."""
+    """The name without wrappers and quantisers: `x.lm_head.qweight` -> `x.lm_head.weight`."""
     if "/" in name:
         name = name.replace("/", ".")
-    return _RENAMED.sub(".weight", _SLIPPED_IN.sub("", name))
+    return _RENAMED.sub(".weight", _INSERTED.sub("", name))
 
 
 def with_leaf(names: Iterable[str], leaves: Container[str]) -> list[tuple[str, str]]:
     """The names whose module is called one of `leaves`, each with its plain form.
 
-    A model can have fifty thousand tensors and two ends, so this looks at no more of a name than its last levels.
+    A model can have fifty thousand tensors, so only the last levels of most names are examined.
     """
     found = []
     for name in names:

@@ -17,7 +17,7 @@ from tiebeam.checkpoint import Checkpoint
 from tiebeam.decode.numpy.blocks import load_norm
 from tiebeam.decode.numpy.load_weights import Weights
 from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
-from tiebeam.decode.numpy.vocab_tables import open_ends
+from tiebeam.decode.numpy.vocab_tables import open_tables
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 from tiebeam.families import Scales, lookup, scales
 from tiebeam.inspection import inspect
@@ -75,7 +75,7 @@ def open_model_ends(checkpoint: Checkpoint, embed: str | None = None, head: str 
         norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         factors = spec.scales
         if spec.golf or "tiebeam" in config:  # maps between the rows and the model: small models, read whole
-            one, two, _ = open_ends(weights, spec, names, config, embed, head)
+            one, two, _ = open_tables(weights, spec, names, config, embed, head)
             readers, vocab = (one.lookup, two.lookup), two.vocab
     except TiebeamError as error:
         without = "without a final norm" if factors is not None else "without a final norm or scales"

@@ -116,8 +116,8 @@ def test_the_whole_context_can_be_used(decoder):
         (lambda d: d.logits([-1]), "token id -1 is outside the vocabulary of 96"),
         (lambda d: d.logits([0.5]), "tokens must be a list of whole numbers"),
         (lambda d: d.logits([[1, 2]]), "tokens must be a list of whole numbers"),
-        (lambda d: d.generate([1], -1), "-1 new tokens cannot be made"),
-        (lambda d: d.forward([1, 2, 3], d.cache(2)), "the cache has room for 2 positions and holds 0; 3 more"),
+        (lambda d: d.generate([1], -1), "n must be 0 or more, not -1"),
+        (lambda d: d.forward([1, 2, 3], d.cache(2)), "the cache has capacity for 2 positions and holds 0; 3 more"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_runs(decoder, ask, message):
@@ -160,10 +160,10 @@ def broken(case: str, model: Path, where: Path) -> Path:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("missing tensor", f"has no tensor '{DOWN}', which its architecture needs"),
-        ("wrong shape", rf"{DOWN} is \[32, 47\] where the configuration makes it \[32, 48\]"),
-        ("NaN", rf"{DOWN} holds 1 values that are not finite numbers, the first at \[3, 5\]"),
-        ("whole numbers", f"{DOWN} holds I8, not numbers to multiply"),
+        ("missing tensor", f"has no tensor '{DOWN}', which its architecture requires"),
+        ("wrong shape", rf"{DOWN} is \[32, 47\] but the configuration requires \[32, 48\]"),
+        ("NaN", rf"{DOWN} holds 1 values that are not finite, the first at \[3, 5\]"),
+        ("whole numbers", f"{DOWN} holds I8, not floating point"),
         ("overflow", "overflows on this input: the weights are finite, the activations are not"),
         ("no config", "has no config.json, which says how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
@@ -193,7 +193,7 @@ def test_ids_run_without_a_readable_tokenizer(model, tmp_path):
 
 def test_tensors_without_a_part_are_mentioned(model, tmp_path):
     decoder = Decoder.open(with_tensors(model, tmp_path, extra=np.ones(3, np.float32)))
-    assert decoder.notes == ("one stored tensor plays no part in running it: extra",)
+    assert decoder.notes == ("one stored tensor is not used: extra",)
 
 
 def test_a_config_that_lies_about_its_sizes_never_tracebacks(model, tmp_path):

@@ -68,14 +68,14 @@ def test_a_torn_pair_runs_with_the_stored_head_and_says_so(untied, tmp_path):
     torn = Decoder.open(changed(untied, tmp_path, tie_word_embeddings=True))
     assert torn.notes == (
         "declared tied, but lm_head.weight differs from model.embed_tokens.weight: "
-        "run with the stored head, as transformers does",
+        "runs with the stored head, as in transformers",
     )
     assert np.array_equal(torn.logits(TOKENS), Decoder.open(untied).logits(TOKENS))
 
 
 def test_a_headless_model_is_refused(untied, tmp_path):
     headless = changed(untied, tmp_path, drop=(HEAD,), tie_word_embeddings=False)
-    with pytest.raises(UnreadableInput, match=rf"declares an untied head .* and stores none.*: --head {EMBED}"):
+    with pytest.raises(UnreadableInput, match=rf"declares an untied head .* and stores none.*pass head=.{EMBED}"):
         Decoder.open(headless)
     shared = changed(untied, tmp_path / "shared", drop=(HEAD,), tie_word_embeddings=True)
     as_told = Decoder.open(headless, head=EMBED)
@@ -86,7 +86,7 @@ def test_a_model_saved_without_a_head_runs_when_told_which_matrix_it_is(tmp_path
     model = lively("gpt2")
     expected = reference(model, TOKENS)
     save(model.transformer, tmp_path)
-    with pytest.raises(UnreadableInput, match=r"saved without a head; .*: --head wte\.weight"):
+    with pytest.raises(UnreadableInput, match=r"saved without a head; .*pass head=.wte\.weight"):
         Decoder.open(tmp_path)
     np.testing.assert_allclose(Decoder.open(tmp_path, head="wte.weight").logits(TOKENS), expected, rtol=0, atol=2e-4)
 

@@ -1,4 +1,4 @@
-"""A checkpoint that runs: tokens in, hidden states, logits and text out. NumPy only.
+"""Run a checkpoint with NumPy: tokens -> hidden states, logits, text.
 
 decoder = Decoder.open("SmolLM2-135M-Instruct.Q4_1.gguf")
 decoder.logits([1, 2, 3])                       # [3, V]
@@ -26,7 +26,7 @@ from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_nor
 from tiebeam.decode.numpy.load_weights import Weights
 from tiebeam.decode.numpy.ops import Array, Ids, softcap
 from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
-from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_ends
+from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_tables
 from tiebeam.decode.sampling import Sampling
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.families.spec import Spec
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from tiebeam.tokenizer.load import Tokenizer
 
 CHUNK = 128
-"""Positions that go through the model at once: enough for BLAS to run at speed, little enough to stay small."""
-_SCORES = 1 << 24  # attention scores made at once, over all heads
+"""Positions per forward pass: enough for BLAS to be fast, few enough to need little memory."""
+_SCORES = 1 << 24  # attention scores at a time, over all heads
 
-_NOT_TRUNK = re.compile(
+_NOT_RUN = re.compile(
     r"(^|\.)(inv_freq|masked_bias|attn\.bias|attention\.bias|rope_freqs\.weight|rope_factors_\w+\.weight)$"
     r"|(^|\.)(vision_tower|multi_modal_projector|vision_model)\."
 )
@@ -54,7 +54,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decoder:
-    """The two ends, the blocks between them, and how to run them. Make one with `Decoder.open`."""
+    """Embedding, layers and LM head of a checkpoint. Make one with `Decoder.open`.
+
+    `with_ends` replaces embedding and head; everything else is read-only.
+    """
 
     source: str
     spec: Spec
@@ -77,36 +80,36 @@ class Decoder:
         head: str | None = None,
         dtype: str = "float32",
     ) -> Decoder:
-        """Open a model to run it. `embed` and `head` name the pair's tensors where they are not where they should be.
+        """Open a model to run it. `embed` and `head` name the tensors where they cannot be found.
 
-        `dtype` is what the weights are held in: float32, float64, or float32 rounded to float16 or bfloat16.
+        `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16.
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         weights = Weights(checkpoint, dtype)
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
-        ends = open_ends(weights, spec, names, config, embed, head)
+        tables = open_tables(weights, spec, names, config, embed, head)
         positions = skips = None
         if spec.positions:
             positions = weights.matrix(names.prefix + names.positions, (spec.context, spec.dim))
         if spec.golf:
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights leaves Python's lock
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
             blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
         final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(
             source=checkpoint.source,
             spec=spec,
-            embed=ends[0],
-            head=ends[1],
+            embed=tables[0],
+            head=tables[1],
             blocks=blocks,
             final_norm=final_norm,
             dtype=weights.dtype,
             positions=positions,
             skip_weights=skips,
             checkpoint=checkpoint,
-            notes=(*ends[2], *_unused(weights)),
+            notes=(*tables[2], *_unused(weights)),
         )
 
     def __repr__(self) -> str:
@@ -114,7 +117,7 @@ class Decoder:
         return f"<Decoder of {self.source}: {spec.family}, {len(spec.layers)} layers, {self.vocab:,} x {spec.dim}>"
 
     def with_ends(self, embed: Table, head: Table) -> Decoder:
-        """The same trunk between other tables: what a change of the pair would do, before anything is written."""
+        """The same layers with another embedding and head: the effect of a change, before anything is written."""
         return replace(self, embed=embed, head=head)
 
     @property
@@ -127,34 +130,34 @@ class Decoder:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer beside or inside the checkpoint, if there is one."""
+        """The tokenizer of the checkpoint, if there is one."""
         from tiebeam.tokenizer.load import open_tokenizer
 
         return open_tokenizer(self.checkpoint) if self.checkpoint else None
 
     @cached_property
     def speller(self) -> Tokenizer | None:
-        """The tokenizer where it can be built; one that cannot is no reason not to run on ids."""
+        """The tokenizer, or None where it cannot be built: the model still runs on ids."""
         try:
             return self.tokenizer
         except UnreadableInput:
             return None
 
     def cache(self, capacity: int | None = None) -> Cache:
-        """Room for `capacity` positions (by default, the whole context)."""
+        """An empty KV cache for `capacity` positions (by default, the whole context)."""
         return Cache(self.spec, self.spec.context if capacity is None else capacity, self.dtype)
 
     def forward(self, tokens: Sequence[int] | NDArray[np.integer], cache: Cache) -> Array:  # [T] -> [T, D]
-        """Run new tokens after those in the cache; the final hidden states, as the head sees them."""
+        """Run new tokens after those in the cache; the final hidden states, after the final norm."""
         ids = self.check(tokens)
         if cache.length + len(ids) > cache.capacity:
             raise BadRequest(
-                f"the cache has room for {cache.capacity:,} positions and holds {cache.length:,}; "
+                f"the cache has capacity for {cache.capacity:,} positions and holds {cache.length:,}; "
                 f"{len(ids):,} more do not fit"
             )
         parts = []
         chunk = min(CHUNK, max(16, _SCORES // (self.spec.heads * (cache.length + len(ids)))))
-        with np.errstate(all="ignore"):  # what overflows shows in the result, and is then explained
+        with np.errstate(all="ignore"):  # an overflow shows in the result and is explained then
             for start in range(0, len(ids), chunk):
                 x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
                 parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
@@ -170,7 +173,7 @@ class Decoder:
         if self.positions is not None:
             x = x + self.positions[start : start + len(ids)]
         if self.spec.golf:
-            x = self.final_norm(x)  # weightless, and the same one
+            x = self.final_norm(x)  # without weights, so the same one
         return x
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
@@ -206,11 +209,11 @@ class Decoder:
         sampling: Sampling | None = None,
         stop: bool = True,
     ) -> Iterator[Token]:
-        """Up to `n` tokens after the prompt, one by one. `stop`: end at the model's end-of-text token."""
+        """Up to `n` tokens after the prompt, one by one. `stop`: stop at the model's end-of-text token."""
         sampling = sampling or Sampling(temperature, top_k, top_p, seed)
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if n < 0:
-            raise BadRequest(f"{n} new tokens cannot be made")
+            raise BadRequest(f"n must be 0 or more, not {n}")
         self.check(tokens)
         self._check_length(len(tokens), n)
         return self._generate(tokens, n, sampling, stop)
@@ -219,12 +222,12 @@ class Decoder:
         tokenizer = self.speller
         stream = tokenizer.stream(tokens) if tokenizer else None
         ends = tokenizer.ends if tokenizer and stop else frozenset()
-        spoken = min(self.vocab, tokenizer.size) if tokenizer else self.vocab
+        known = min(self.vocab, tokenizer.size) if tokenizer else self.vocab
         random, cache = sampling.generator(), self.cache(len(tokens) + n)
         new = tokens
         for made in range(n):
             h = self.forward(new, cache)[-1:]  # [1, D]
-            token = sampling.choose(self.unembed(h)[0, :spoken], random)
+            token = sampling.choose(self.unembed(h)[0, :known], random)
             if token in ends:
                 return
             yield Token(token, stream(token, last=made == n - 1) if stream else "")
@@ -233,7 +236,7 @@ class Decoder:
     def perplexity(
         self, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
     ) -> Perplexity:
-        """How well the model predicts a text: nats per token and bits per byte. See `measure.perplexity`."""
+        """Loss on a text, in nats per token and bits per byte. See `tiebeam.decode.perplexity`."""
         from tiebeam.decode.perplexity import perplexity
 
         return perplexity(self, text, context=context, stride=stride)
@@ -271,7 +274,7 @@ class Decoder:
         )
 
     def _explain_nan(self) -> None:
-        """Say which tensor is to blame. Looked for only now: a scan of the weights costs as much as a token."""
+        """Raise an error that names the tensor with the NaN. Searched only now: a scan costs as much as a token."""
         names = [] if self.checkpoint is None else list(self.checkpoint.tensors)
         for name in names:
             assert self.checkpoint is not None
@@ -282,17 +285,17 @@ class Decoder:
             if len(bad):
                 at = ", ".join(str(i) for i in bad[0])
                 raise UnreadableInput(
-                    f"{name} holds {len(bad):,} values that are not finite numbers, the first at [{at}]; "
+                    f"{name} holds {len(bad):,} values that are not finite, the first at [{at}]; "
                     "the file is damaged, or its training diverged"
                 )
         raise UnreadableInput(f"{self.source} overflows on this input: the weights are finite, the activations are not")
 
 
 def _unused(weights: Weights) -> tuple[str, ...]:
-    """Stored tensors that play no part: worth a word, as they may be what makes the model what it is."""
+    """A note on stored tensors that the decoder does not use."""
     tensors = weights.checkpoint.tensors
-    rest = [name for name in tensors if name not in weights.used and not _NOT_TRUNK.search(name)]
+    rest = [name for name in tensors if name not in weights.used and not _NOT_RUN.search(name)]
     if not rest:
         return ()
-    count = f"{len(rest):,} stored tensors play" if len(rest) > 1 else "one stored tensor plays"
-    return (f"{count} no part in running it: {', '.join(rest[:3])}{' …' if len(rest) > 3 else ''}",)
+    count = f"{len(rest):,} stored tensors are" if len(rest) > 1 else "one stored tensor is"
+    return (f"{count} not used: {', '.join(rest[:3])}{' …' if len(rest) > 3 else ''}",)

@@ -1,10 +1,10 @@
-"""Stored tensors -> arrays ready to multiply: mapped where the file already holds them so, else converted once.
+"""Load stored tensors as arrays ready to multiply: memory-mapped where possible, else converted once.
 
-float32 matrices of a local file are used straight from the map: nothing is copied, and other processes share
-the pages. (A file cut short under its map kills the process that uses it: replace a model, do not rewrite it.)
-Everything else (bf16, fp16, GGUF's blocks, reordered rows) is read in blocks into one array of its own, so that
-loading never needs much more memory than the model. Several stored matrices that read the same input (q, k, v;
-gate and up) become one where they are converted anyway, and stay apart where they are mapped.
+float32 matrices of a local file are memory-mapped: nothing is copied, and other processes use the same pages.
+(Truncating a mapped file kills the process that uses it: replace a model file, do not rewrite it.) Everything else
+(bf16, fp16, GGUF blocks, reordered rows) is read in blocks into one array, so that loading needs little more memory
+than the model. Stored matrices with the same input (q, k, v; gate and up) are concatenated where they are converted
+anyway, and kept as separate pieces where they are mapped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK = 1 << 21  # elements converted at a time
 
 
 def blas_threads() -> int:
-    """How many threads NumPy's BLAS will use, by the variables it reads."""
+    """How many threads NumPy's BLAS uses, by its environment variables."""
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         if os.environ.get(variable, "").isdigit():
             return max(1, int(os.environ[variable]))
@@ -41,20 +41,20 @@ def blas_threads() -> int:
 BY_ROWS = hasattr(np, "vecdot") and blas_threads() <= 2
 """Whether one token is multiplied row by row (`vecdot`) rather than by BLAS's matrix-vector product.
 
-OpenBLAS's kernel for short rows reads at half of what one core can, and two of its threads stall each other on
-a machine that does anything else; a dot product per row reads at nearly full bandwidth on one core, but never
-uses a second. From three threads on, BLAS wins. bench/decode.py has the numbers.
+OpenBLAS's kernel for short rows reads at half of one core's bandwidth, and two of its threads stall each other on
+a busy machine; a dot product per row reads at nearly full bandwidth on one core, but never uses a second. From
+three threads on, BLAS is faster. bench/decode.py has the numbers.
 """
 
 
 class Linear:
     """y = x @ W.T + b for W [out, in], as one or several row pieces; a piece may be a transposed view."""
 
-    __slots__ = ("_by_rows", "_turned", "bias", "pieces", "shape")
+    __slots__ = ("_by_rows", "_transposed", "bias", "pieces", "shape")
 
     def __init__(self, pieces: Sequence[Array], bias: Array | None = None) -> None:
         self.pieces = list(pieces)
-        self._turned = [W.T for W in pieces]  # [in, out]: a view, never a copy
+        self._transposed = [W.T for W in pieces]  # [in, out]: a view, not a copy
         self._by_rows = BY_ROWS and all(W.flags.c_contiguous for W in pieces)
         self.bias = bias
         self.shape = (sum(len(W) for W in pieces), pieces[0].shape[1])
@@ -64,7 +64,7 @@ class Linear:
             parts = [np.vecdot(W, x) for W in self.pieces]  # [out_i]
             y = (parts[0] if len(parts) == 1 else np.concatenate(parts))[None]
         else:
-            parts = [x @ W for W in self._turned]  # [T, out_i]
+            parts = [x @ W for W in self._transposed]  # [T, out_i]
             y = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         if self.bias is not None:
             y += self.bias
@@ -72,11 +72,11 @@ class Linear:
 
 
 class Weights:
-    """Reads the tensors of one checkpoint and remembers which were used."""
+    """Reads the tensors of one checkpoint and records which were used."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: str = "float32") -> None:
         if dtype not in DTYPES:
-            raise BadRequest(f"the type {dtype!r} is not one of {', '.join(DTYPES)}")
+            raise BadRequest(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}")
         self.checkpoint = checkpoint
         self.dtype = np.dtype(np.float64 if dtype == "float64" else np.float32)
         self._round = dtype if dtype in ("float16", "bfloat16") else None
@@ -88,12 +88,12 @@ class Weights:
         return name in self.checkpoint.tensors
 
     def vector(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A small tensor, whole."""
+        """A small tensor."""
         self._check(name, shape)
         return self._rounded(self.checkpoint.tensor(name).astype(self.dtype)).reshape(shape)
 
     def optional(self, name: str, shape: tuple[int, ...], wanted: bool | None) -> Array | None:
-        """A tensor that must be there (True), is not wanted (False), or is used where stored (None)."""
+        """A tensor that is required (True), not used (False), or used where stored (None)."""
         if wanted is False or (wanted is None and not self.has(name)):
             return None
         return self.vector(name, shape)
@@ -117,12 +117,12 @@ class Weights:
         names = [name + ".weight" for name in names]
         for name, (rows, columns) in zip(names, shapes, strict=True):
             self._check(name, (columns, rows) if transposed else (rows, columns))
-        turn = transposed and BY_ROWS  # [in, out] has no rows to go by
-        if not turn and all(o is None and self._mappable(name) for name, o in zip(names, orders, strict=True)):
+        transpose = transposed and BY_ROWS  # [in, out] has no rows to multiply by
+        if not transpose and all(o is None and self._mappable(name) for name, o in zip(names, orders, strict=True)):
             pieces = [self._mapped(name) for name in names]
             return Linear([W.T for W in pieces] if transposed else pieces, stacked)
-        if turn:
-            return Linear([self._turned(names[0])], stacked)
+        if transpose:
+            return Linear([self._transposed(names[0])], stacked)
         whole = self._converted(names, orders)
         return Linear([whole.T if transposed else whole], stacked)
 
@@ -137,7 +137,7 @@ class Weights:
         return self._mapped(name) if self._mappable(name) else self._converted([name])
 
     def rows_on_demand(self, name: str, shape: tuple[int, int]) -> Array | LazyRows:
-        """A matrix of which only single rows are ever read."""
+        """A matrix of which only single rows are read."""
         self._check(name, shape)
         info = self.checkpoint.tensors[name]
         if self._mappable(name):
@@ -152,12 +152,12 @@ class Weights:
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
         info = self.checkpoint.tensors.get(name)
         if info is None:
-            raise UnreadableInput(f"{self.checkpoint.source} has no tensor {name!r}, which its architecture needs")
+            raise UnreadableInput(f"{self.checkpoint.source} has no tensor {name!r}, which its architecture requires")
         self.used.add(name)
         if info.shape != shape:
-            raise UnreadableInput(f"{name} is {list(info.shape)} where the configuration makes it {list(shape)}")
+            raise UnreadableInput(f"{name} is {list(info.shape)} but the configuration requires {list(shape)}")
         if info.dtype in BITS and info.dtype not in FLOATS:
-            raise UnreadableInput(f"{name} holds {info.dtype}, not numbers to multiply; is the model quantised?")
+            raise UnreadableInput(f"{name} holds {info.dtype}, not floating point; is the model quantised?")
 
     def _mappable(self, name: str) -> bool:
         info = self.checkpoint.tensors[name]
@@ -170,7 +170,7 @@ class Weights:
         with self._mapping:
             if info.file not in self._maps:
                 assert isinstance(self.checkpoint.files, LocalFiles)
-                self.checkpoint.files.size(info.file)  # refuses what is not a regular file
+                self.checkpoint.files.size(info.file)  # raises for anything but a regular file
                 path = self.checkpoint.files.path(info.file)
                 try:
                     with open(path, "rb") as handle:
@@ -183,7 +183,7 @@ class Weights:
         return np.frombuffer(whole, self.dtype, info.size, info.begin).reshape(info.shape)
 
     def _converted(self, names: Sequence[str], orders: Sequence[NDArray[np.intp] | None] = ()) -> Array:
-        """The stored matrices one below the other, in an array of their own."""
+        """The stored matrices concatenated along rows, in a new array."""
         infos = [self.checkpoint.tensors[name] for name in names]
         row = infos[0].shape[1:]
         out = np.empty((sum(info.shape[0] for info in infos), *row), self.dtype)
@@ -191,7 +191,7 @@ class Weights:
         for info, order in zip(infos, orders or [None] * len(infos), strict=True):
             rows = info.shape[0]
             if info.strides is not None or info.packing:
-                step = rows  # such a tensor can only be read whole
+                step = rows  # such a tensor can only be read at once
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
                 out[top + start : top + stop] = self.read_rows(info.name, start, stop)
@@ -200,7 +200,7 @@ class Weights:
             top += rows
         return out
 
-    def _turned(self, name: str) -> Array:  # stored [in, out] -> [out, in], in an array of its own
+    def _transposed(self, name: str) -> Array:  # stored [in, out] -> [out, in], in a new array
         rows, columns = self.checkpoint.tensors[name].shape
         out = np.empty((columns, rows), self.dtype)
         for start in range(0, rows, 256):
@@ -209,7 +209,7 @@ class Weights:
         return out
 
     def _rounded(self, x: NDArray[Any]) -> Array:
-        """Through the type asked for and back, so that the model is the one that would be saved in it."""
+        """Rounded to the requested dtype, so that the model is the one that would be saved in it."""
         if self._round == "float16":
             return x.astype(np.float16).astype(self.dtype)
         if self._round == "bfloat16":

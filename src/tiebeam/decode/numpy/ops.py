@@ -1,8 +1,8 @@
-"""The arithmetic of a decoder, each part a small function with its shapes.
+"""The arithmetic of a decoder as small functions with their shapes.
 
-T tokens, D width, H heads, K key/value heads, G = H / K heads that share one, N head width, S cached positions.
-Everything stays in the type of the weights: NumPy keeps float32 as long as no float64 *array or NumPy scalar*
-meets it (`np.sqrt(64)` is such a scalar; `math.sqrt(64)` is not), so constants here are Python floats.
+T tokens, D width, H heads, K key/value heads, G = H / K query heads per key/value head, N head dimension, S cached
+positions. Everything stays in the dtype of the weights: NumPy keeps float32 unless a float64 *array or NumPy scalar*
+is involved (`np.sqrt(64)` is such a scalar; `math.sqrt(64)` is not), so constants here are Python floats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""Floating point, all of one type within a decoder: float32, or float64 when asked for."""
+"""Floating point, one dtype within a decoder: float32, or float64 when requested."""
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array: 
 
 
 def softmax(x: Array) -> Array:
-    """Over the last axis, in place: scores are the largest thing a long prompt makes."""
+    """Over the last axis, in place: attention scores are the largest array of a long prompt."""
     x -= np.maximum.reduce(x, axis=-1, keepdims=True)
     np.exp(x, out=x)
     x /= np.add.reduce(x, axis=-1, keepdims=True)
@@ -41,7 +41,7 @@ def softmax(x: Array) -> Array:
 
 
 def log_softmax(x: Array) -> Array:
-    """Over the last axis, in float64 where the sum is taken."""
+    """Over the last axis; the sum is in float64."""
     x = x - np.maximum.reduce(x, axis=-1, keepdims=True)
     total = np.add.reduce(np.exp(x), axis=-1, keepdims=True, dtype=np.float64)
     return x - np.log(total)
@@ -60,7 +60,7 @@ def silu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GPT-2's and Gemma's GELU. x*x*x, as x**3 is a call of pow for each element."""
+    """GPT-2's and Gemma's GELU. x*x*x, because x**3 calls pow for each element."""
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
@@ -96,7 +96,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:  # [T, H, N], [T, R/2], [T, R/2] -> [T, H, N]
-    """Rotary positions on the first R of N numbers, paired half against half."""
+    """Rotary positions on the first R of N numbers; pairs are R/2 apart."""
     half = cos.shape[-1]
     cos, sin = cos[:, None, :], sin[:, None, :]
     left, right = x[..., :half], x[..., half : 2 * half]
@@ -109,7 +109,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:  # [T, H, N], [T, R/2], [
 
 
 def causal_mask(start: int, T: int, begin: int, window: int | None) -> Array:  # -> [T, start + T - begin]
-    """0 where query start+t may see key begin+s, -inf where it may not."""
+    """0 where query start+t attends to key begin+s, -inf where it does not."""
     behind = np.arange(start, start + T)[:, None] - np.arange(begin, start + T)[None, :]
     hidden = behind < 0 if window is None else (behind < 0) | (behind >= window)
     return np.where(hidden, np.float32(-np.inf), np.float32(0.0))
@@ -118,10 +118,10 @@ def causal_mask(start: int, T: int, begin: int, window: int | None) -> Array:  #
 def attention(
     q: Array, k: Array, v: Array, mask: Array | None, cap: float | None
 ) -> Array:  # [T, H, N], [K, S, N], [K, S, N], [T, S] -> [T, H * N]
-    """Queries already scaled; G of them share a key/value head."""
+    """Queries are already scaled; G of them use one key/value head."""
     (T, H, N), (K, S, _) = q.shape, k.shape
     G = H // K
-    if T == 1:  # each query against the keys by itself: BLAS is slow at products of a few rows
+    if T == 1:  # one product per query: BLAS is slow at products of a few rows
         scores = q.reshape(K, G, 1, N) @ k[:, None].transpose(0, 1, 3, 2)  # [K, G, 1, S]
     else:
         rows = q.reshape(T, K, G, N).transpose(1, 2, 0, 3).reshape(K, G * T, N)

@@ -1,12 +1,11 @@
-"""The two ends of the decoder: the table a token is looked up in, and the table it is scored against.
+"""The embedding and the LM head of the decoder.
 
-Which matrix serves which end is the tie's to say, so this asks `inspect` and obeys: shared and twin pairs run
-on one matrix, an untied pair on two (as does a twin that is equal only up to rounding: each end has its own).
-Where loaders disagree (torn) it takes the stored head, as transformers does, and says so; where one of the ends
-is not there at all (headless) it refuses.
+`inspect` decides which matrix is which: shared and twin pairs run on one matrix, an untied pair on two (as does a
+twin that is equal only up to rounding). Where loaders disagree (torn) the stored head is used, as in transformers,
+with a note; a pair without a head (headless) is refused.
 
-A table may be factorised, rows [V, R] and a map [R, D] for each end, which is one shape for three things:
-a jointly tied checkpoint (`tiebeam tie --joint`), a table narrower than the model, and a bridge.
+A table may be factorised: rows [V, R] and a map [R, D] for embedding and head each. That covers a jointly tied
+checkpoint (`tiebeam tie --joint`), a table narrower than the model, and a bridge.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ JOINT = "tiebeam"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """rows [V, R] seen through map [R, D]; some ids may have exact rows [N, D] of their own."""
+    """rows [V, R] times map [R, D]; some ids may have exact rows [N, D] instead."""
 
     rows: Array | LazyRows
     map: Array | None = None
@@ -62,7 +61,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scorer:
-    """The head end of a table: logits."""
+    """A table used as LM head."""
 
     table: Table
     rows: Linear
@@ -75,7 +74,7 @@ class Scorer:
         return logits
 
 
-def open_ends(
+def open_tables(
     weights: Weights, spec: Spec, names: TensorNames, config: Mapping[str, Any], embed: str | None, head: str | None
 ) -> tuple[Table, Table, tuple[str, ...]]:
     """(embed, head, notes) of the checkpoint behind `weights`."""
@@ -83,27 +82,27 @@ def open_ends(
     if joint is not None:
         return _open_joint(weights, spec, joint)
     checkpoint = weights.checkpoint
-    if embed or head or spec.golf:  # one end named: the other is where this family keeps it
+    if embed or head or spec.golf:  # one is named: the other has its usual name
         embed = embed or _stored(checkpoint, names.prefix + names.embed)
         head = head or _stored(checkpoint, names.head)
     if embed == head:
-        embed = None  # one matrix named for both ends
+        embed = None  # one matrix for both
     pair = inspect(checkpoint, embed=embed, head=head).pair
-    one, two = (end.name if end else None for end in (pair.embed, pair.head))
+    one, two = (matrix.name if matrix else None for matrix in (pair.embed, pair.head))
     notes: tuple[str, ...] = ()
     if pair.tie is Tie.NONE and one is None:
-        raise UnreadableInput(f"no vocabulary matrix was found in {checkpoint.source}; name it: --embed NAME")
+        raise UnreadableInput(f'no vocabulary matrix was found in {checkpoint.source}; name it: embed="NAME"')
     if pair.tie is Tie.NONE:
         raise UnreadableInput(
-            f"{checkpoint.source} was saved without a head; if {one} is also that, say so: --head {one}"
+            f'{checkpoint.source} was saved without a head; if {one} is the head too, pass head="{one}"'
         )
     if pair.tie is Tie.HEADLESS:
         raise UnreadableInput(
-            f"{checkpoint.source} declares an untied head ({pair.declared_by}) and stores none, so there is no head to "
-            f"run; if {one} is meant to serve both ends, say so: --head {one}"
+            f"{checkpoint.source} declares an untied head ({pair.declared_by}) and stores none; "
+            f'if {one} is the head too, pass head="{one}"'
         )
     if pair.tie is Tie.TORN:
-        notes = (f"declared tied, but {two} differs from {one}: run with the stored head, as transformers does",)
+        notes = (f"declared tied, but {two} differs from {one}: runs with the stored head, as in transformers",)
     rounded = pair.tie is Tie.TWIN and not _exact_twin(checkpoint, one, two)
     if pair.tie is Tie.UNTIED or pair.tie is Tie.TORN or rounded:
         assert one is not None
@@ -123,7 +122,7 @@ def _stored(checkpoint: Checkpoint, name: str) -> str | None:
 
 
 def _exact_twin(checkpoint: Checkpoint, one: str | None, two: str | None) -> bool:
-    """Types that differ, and GGUF's blocks, are called equal when they round the same matrix."""
+    """Different dtypes and GGUF blocks count as equal when they round the same matrix."""
     E, W = (checkpoint.tensors[name].dtype if name else "" for name in (one, two))
     return E == W and E in BITS
 
@@ -143,7 +142,7 @@ def _lookup_only(weights: Weights, spec: Spec, config: Mapping[str, Any], name: 
 
 
 def _padded(checkpoint: Checkpoint, spec: Spec, name: str) -> int:
-    """The rows a table has; `inspect` has already weighed them against the declared vocabulary."""
+    """The rows of a table; `inspect` has already compared them with the declared vocabulary."""
     info = checkpoint.tensors[name]
     return info.shape[0] if info.shape and info.shape[0] >= spec.vocab else spec.vocab
 
@@ -151,7 +150,7 @@ def _padded(checkpoint: Checkpoint, spec: Spec, name: str) -> int:
 def _golf_maps(
     weights: Weights, spec: Spec, embed: Table, head: Table, notes: tuple[str, ...]
 ) -> tuple[Table, Table, tuple[str, ...]]:
-    """The optional maps of our own golf model: a narrow table's two projections, and the bridge before the head."""
+    """The optional maps of a golf model: the two projections of a narrow table, and the bridge before the head."""
     if not spec.golf:
         return embed, head, notes
     D, R = spec.dim, embed.rows.shape[1]
@@ -165,28 +164,28 @@ def _golf_maps(
         bridge = weights.vector("bridge.weight", (D, D))
         out = bridge if out is None else out @ bridge
     if into is None and D != R:
-        raise UnreadableInput(f"a table of width {R} needs embed_proj.weight [{D}, {R}] to reach the model's {D}")
+        raise UnreadableInput(f"a table of width {R} needs embed_proj.weight [{D}, {R}] for a model of width {D}")
     return Table(embed.rows, into), Table(head.rows, out), notes
 
 
 def _open_joint(weights: Weights, spec: Spec, joint: Any) -> tuple[Table, Table, tuple[str, ...]]:
-    """S [V, R] with two maps [R, D], and the rows that were kept exact."""
+    """S [V, R] with two maps [R, D], and the rows that are exact."""
     rank = joint.get("rank") if isinstance(joint, Mapping) else None
     if type(rank) is not int or rank <= 0:
         raise UnreadableInput(f"config.json: the joint tie has the rank {rank!r}, not a positive whole number")
     V = _padded(weights.checkpoint, spec, f"{JOINT}.table") if weights.has(f"{JOINT}.table") else spec.vocab
     rows = weights.matrix(f"{JOINT}.table", (V, rank))
     ids = None
-    ends = []
+    tables = []
     if weights.has(f"{JOINT}.exact_rows"):
         ids = _ids(weights, f"{JOINT}.exact_rows", V)
-    for end in ("embed", "head"):
+    for role in ("embed", "head"):
         shape = (rank, spec.dim)
         exact = None
         if ids is not None and len(ids):
-            exact = weights.matrix(f"{JOINT}.exact_{end}", (len(ids), spec.dim))
-        ends.append(Table(rows, weights.matrix(f"{JOINT}.{end}_map", shape), ids, exact))
-    return ends[0], ends[1], ()
+            exact = weights.matrix(f"{JOINT}.exact_{role}", (len(ids), spec.dim))
+        tables.append(Table(rows, weights.matrix(f"{JOINT}.{role}_map", shape), ids, exact))
+    return tables[0], tables[1], ()
 
 
 def _ids(weights: Weights, name: str, vocab: int) -> Ids:
