@@ -26,7 +26,7 @@ def road(request, monkeypatch):
             assert code == 0x40049409
             os.pwrite(right, os.pread(left, os.fstat(left).st_size, 0), 0)
 
-        monkeypatch.setattr(copy_bytes.fcntl, "ioctl", shared)
+        monkeypatch.setattr("fcntl.ioctl", shared)
 
 
 def test_spans_and_made_bytes_follow_one_another(source, tmp_path):

@@ -10,7 +10,6 @@ pass over everything, 1.1). Parts of several files take turns, because a file ad
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from tiebeam.errors import ProofFailed, UnreadableInput
+from tiebeam._fs import first_difference, read_into
+from tiebeam.errors import ProofFailed
 
 BLOCK = 1 << 17  # what stays in a core's own cache; larger writes also make some kernels hunt for large pages
 _PART = 32 << 20
@@ -103,6 +103,8 @@ def clone(source: Path, target: Path) -> bool:
     """Make `target` of the same blocks as `source`, where the file system can; else leave nothing."""
     if sys.platform != "linux":
         return False
+    import fcntl
+
     with open(source, "rb") as left, open(target, "xb") as right:
         try:
             fcntl.ioctl(right.fileno(), _CLONE, left.fileno())
@@ -152,26 +154,19 @@ def _copy(part: _Part) -> None:
             if end - begin < size:
                 size = end - begin
                 ours, theirs = bytearray(size), bytearray(size)
-            _read_all(left.fileno(), ours, begin, part.source.path)
+            read_into(left, ours, begin)
             _write_all(right.fileno(), memoryview(ours), at)
-            _read_all(right.fileno(), theirs, at, part.target)
+            read_into(right, theirs, at)
             if ours != theirs:
                 raise _differs(part, at)
             begin, at = begin + size, at + size
 
 
 def _compare(part: _Part) -> None:
-    """Both sides in two buffers that are reused, so that no fresh page is touched."""
-    total = part.source.nbytes
-    ours, theirs = bytearray(min(BLOCK, total)), bytearray(min(BLOCK, total))
-    with open(part.source.path, "rb", buffering=0) as left, open(part.target, "rb", buffering=0) as right:
-        for done in range(0, total, BLOCK):
-            if total - done < len(ours):
-                ours, theirs = bytearray(total - done), bytearray(total - done)
-            _read_all(left.fileno(), ours, part.source.begin + done, part.source.path)
-            _read_all(right.fileno(), theirs, part.at + done, part.target)
-            if ours != theirs:
-                raise _differs(part, part.at + done)
+    source = part.source
+    at = first_difference(source.path, source.begin, part.target, part.at, source.nbytes, BLOCK)
+    if at is not None:
+        raise _differs(part, part.at + at)
 
 
 def _differs(part: _Part, at: int) -> ProofFailed:
@@ -179,15 +174,6 @@ def _differs(part: _Part, at: int) -> ProofFailed:
         f"{part.target.name} differs from {part.source.path} near byte {at:,} after copying; nothing was put in place "
         "(a failing disk or memory?)"
     )
-
-
-def _read_all(handle: int, buffer: bytearray, at: int, path: Path) -> None:
-    view = memoryview(buffer)
-    while view:
-        n = os.preadv(handle, [view], at)
-        if n == 0:
-            raise UnreadableInput(f"{path} became shorter while it was read; run it again")
-        view, at = view[n:], at + n
 
 
 def _write_made(handle: int, content: Made, at: int, target: Path, progress: Progress) -> None:
