@@ -1,4 +1,4 @@
-"""Inspecting: the library call and the process, against bare header parsing, safe_open and transformers.
+"""Time of `inspect`, as a call and as a command, compared with plain header parsing, safe_open and transformers.
 
 python bench/inspect.py [--quick] [--json]
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # this file is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # the standard module `inspect` must be found before this file
 
 import json
 import os
@@ -27,7 +27,7 @@ LAYERS, WIDTH, VOCAB, INNER, KV = 22, 2048, 32000, 5632, 256  # the shape of a 1
 
 
 def write_checkpoint(where: Path, shards: int, tie: str) -> Path:
-    """A llama-shaped bf16 checkpoint in sparse files: real headers, holes for weights, real numbers at the ends."""
+    """A llama-shaped bf16 checkpoint in sparse files: real headers; only embedding and LM head have numbers."""
     shapes: dict[str, list[int]] = {"model.embed_tokens.weight": [VOCAB, WIDTH]}
     for i in range(LAYERS):
         p = f"model.layers.{i}."
@@ -44,9 +44,9 @@ def write_checkpoint(where: Path, shards: int, tie: str) -> Path:
     where.mkdir(parents=True)
     weight_map = {}
     random = np.random.default_rng(0)
-    ends = {"model.embed_tokens.weight": random.integers(0, 2**15, VOCAB * WIDTH, np.uint16)}
-    ends["lm_head.weight"] = (
-        ends["model.embed_tokens.weight"] if tie == "twin" else ends["model.embed_tokens.weight"][::-1]
+    matrices = {"model.embed_tokens.weight": random.integers(0, 2**15, VOCAB * WIDTH, np.uint16)}
+    matrices["lm_head.weight"] = (
+        matrices["model.embed_tokens.weight"] if tie == "twin" else matrices["model.embed_tokens.weight"][::-1]
     )
     for i, group in enumerate(groups, 1):
         file = f"model-{i:05d}-of-{shards:05d}.safetensors"
@@ -60,9 +60,9 @@ def write_checkpoint(where: Path, shards: int, tie: str) -> Path:
         with open(where / file, "wb") as out:
             out.write(struct.pack("<Q", len(raw)) + raw)
             for name in group:
-                if name in ends:
+                if name in matrices:
                     out.seek(8 + len(raw) + header[name]["data_offsets"][0])
-                    out.write(ends[name].tobytes())
+                    out.write(matrices[name].tobytes())
             out.truncate(8 + len(raw) + at)
     (where / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     config = {
@@ -75,7 +75,7 @@ def write_checkpoint(where: Path, shards: int, tie: str) -> Path:
 
 
 def bare_headers(where: Path) -> int:
-    """The floor: open every shard, read its header, parse it with the json module."""
+    """The lower bound: open every shard, read its header, parse it with the json module."""
     index = json.loads((where / "model.safetensors.index.json").read_text())
     json.loads((where / "config.json").read_text())
     tensors = 0
@@ -87,6 +87,7 @@ def bare_headers(where: Path) -> int:
 
 
 def safe_open_all(where: Path) -> int:
+    """Open every shard with the safetensors library and read the shapes."""
     from safetensors import safe_open
 
     tensors = 0
@@ -97,7 +98,7 @@ def safe_open_all(where: Path) -> int:
 
 
 def memmap_compare(where: Path) -> bool:
-    """The peer for comparing a twin: map both ranges and compare them."""
+    """The baseline for comparing a twin: map both ranges and compare them."""
     checkpoint = tiebeam.open_checkpoint(where)
     E, W = (checkpoint.tensors[n] for n in ("model.embed_tokens.weight", "lm_head.weight"))
     a, b = (np.memmap(where / t.file, np.uint8, "r", t.begin, (t.nbytes,)) for t in (E, W))
@@ -143,14 +144,14 @@ def rows(quick: bool) -> Iterator[Row]:
             {"ours": lambda: tiebeam.inspect(twin), "memmap": lambda: memmap_compare(twin)}, 3 if quick else 5
         )
         yield row("comparing a twin, speed", best["memmap"] / best["ours"], "numpy.memmap compare", ">= 0.7")
-        sides = {
+        commands = {
             "ours": lambda: process_seconds(sys.executable, "-m", "tiebeam", "inspect", str(untied)),
-            "peer": lambda: process_seconds(sys.executable, "-c", "import numpy, safetensors"),
+            "baseline": lambda: process_seconds(sys.executable, "-c", "import numpy, safetensors"),
         }
-        best = interleaved(sides, rounds)
+        best = interleaved(commands, rounds)
         yield row(
             "the tiebeam inspect process",
-            best["ours"] / best["peer"],
+            best["ours"] / best["baseline"],
             "python -c 'import numpy, safetensors'",
             "<= 2.5",
         )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiebeam
-from tiebeam.budget import LARGEST_COUNT, Memory, human, human_bytes, parse_count, percent, price
+from tiebeam.budget import LARGEST_COUNT, Memory, human, human_bytes, parse_bytes, parse_count, percent, price
 from tiebeam.errors import BadRequest
 
 counts = st.integers(0, LARGEST_COUNT)
@@ -206,3 +206,18 @@ def test_bytes_in_decimal_units(count, text):
 )
 def test_shares(share, text):
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("16MB", 16_000_000), ("16 mb", 16_000_000), ("1.5kB", 1500), ("2GB", 2 * 10**9), ("16,000,000", 16_000_000),
+     ("576 B", 576), ("16_000", 16_000)],
+)  # fmt: skip
+def test_sizes_are_parsed_with_decimal_units(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MB", "lots", "-1MB", "16MiB", "1.5"])
+def test_text_that_is_not_a_size_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="is not a size"):
+        parse_bytes(text)

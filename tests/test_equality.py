@@ -1,4 +1,4 @@
-"""Equal means the same numbers; a difference is described as it is."""
+"""Equal means the same numbers; a difference is measured exactly or on a sample."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_unrelated_tables_differ_in_every_row_with_a_cosine_near_zero(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [[0], [1999], [3, 700, 1500]])
-def test_a_few_changed_rows_are_counted_exactly(tmp_path, rows):
+def test_few_changed_rows_are_counted_exactly(tmp_path, rows):
     head = table(0, 2000, 64)
     head[rows] += 0.5
     found = verdict(tmp_path, table(0, 2000, 64), head)
@@ -42,15 +42,15 @@ def test_a_few_changed_rows_are_counted_exactly(tmp_path, rows):
     assert found.difference.largest == pytest.approx(0.5, rel=1e-3)
 
 
-def test_a_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path):
-    head = table(0, 9000, 300)  # 10.8 MB: both readers have blocks of their own
+def test_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path):
+    head = table(0, 9000, 300)  # 10.8 MB: both threads have blocks
     head[-1, -1] = np.nextafter(head[-1, -1], np.float32(9))
     found = verdict(tmp_path, table(0, 9000, 300), head)
     assert not found.equal
     assert found.difference.rows_differing == 1
 
 
-def test_a_large_twin_is_read_to_the_end(tmp_path):
+def test_large_twin_is_read_to_the_end(tmp_path):
     assert verdict(tmp_path, table(0, 9000, 300), table(0, 9000, 300)).equal
 
 
@@ -67,7 +67,7 @@ def test_equal_up_to_rounding_is_a_twin_and_the_report_says_so(tmp_path):
     assert "sampled" in found.how
 
 
-def test_one_bad_row_forbids_calling_two_types_equal(tmp_path):
+def test_one_different_row_makes_two_types_unequal(tmp_path):
     embed = table(0, 200, 64)
     head = embed.astype(np.float16)
     head[150] = head[10]
@@ -84,7 +84,7 @@ def test_two_zero_rows_agree_and_a_zero_row_beside_another_does_not(tmp_path):
     assert not verdict(tmp_path, embed, head).equal
 
 
-def test_more_rows_on_one_side_is_a_difference_that_counts_them(tmp_path):
+def test_extra_rows_are_counted(tmp_path):
     embed = table(0, 1000, 16)
     found = verdict(tmp_path, embed, embed[:990].copy())
     assert not found.equal
@@ -97,7 +97,7 @@ def test_different_widths_are_different(tmp_path):
     assert "shapes differ" in verdict(tmp_path, table(0, 50, 16), table(0, 50, 8)).how
 
 
-def test_infinities_and_nans_do_not_stop_the_comparison(tmp_path):
+def test_infinities_and_nans_are_compared(tmp_path):
     embed, head = table(), table()
     embed[1, 1] = head[1, 1] = np.nan
     embed[2, 2] = np.inf

@@ -1,22 +1,35 @@
-"""The target is complete or not there; what exists is never lost; what was abandoned is cleared away."""
+"""Targets are complete or absent, existing files are never lost, and abandoned staging directories are removed."""
 
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tiebeam import _fs as room
-from tiebeam._fs import Fingerprints, check_space, check_target, exchange, explaining, staging
-from tiebeam.errors import BadRequest, Unwritable
+from tiebeam._fs import (
+    Fingerprints,
+    atomic_path,
+    check_space,
+    check_target,
+    exchange,
+    explaining,
+    first_difference,
+    lock,
+    lock_directory,
+    staging,
+    write_bytes,
+    write_json,
+)
+from tiebeam.errors import BadRequest, UnreadableInput, Unwritable
 
 
 def leftovers(where: Path) -> list[str]:
     return [p.name for p in where.iterdir() if ".tiebeam-" in p.name]
 
 
-def test_the_target_appears_only_at_commit(tmp_path):
+def test_target_appears_only_at_commit(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with staging(target) as stage:
         (stage.path / "a").write_text("whole")
@@ -26,26 +39,26 @@ def test_the_target_appears_only_at_commit(tmp_path):
     assert leftovers(tmp_path) == []
 
 
-def test_without_commit_nothing_stays_not_even_new_parents(tmp_path):
+def test_without_commit_nothing_is_left_not_even_new_parents(tmp_path: Path) -> None:
     with staging(tmp_path / "new" / "deep" / "out") as stage:
         (stage.path / "a").write_text("half")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_parents_are_made(tmp_path):
+def test_missing_parents_are_created(tmp_path: Path) -> None:
     with staging(tmp_path / "new" / "deep" / "out") as stage:
         stage.commit()
     assert (tmp_path / "new" / "deep" / "out").is_dir()
 
 
-def test_the_directory_gets_ordinary_permissions(tmp_path):
+def test_committed_directory_has_ordinary_permissions(tmp_path: Path) -> None:
     with staging(tmp_path / "out") as stage:
         stage.commit()
     (tmp_path / "plain").mkdir()
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_an_abandoned_sibling_is_cleared_and_a_busy_one_is_not(tmp_path):
+def test_abandoned_staging_directory_is_removed_and_a_locked_one_is_not(tmp_path: Path) -> None:
     abandoned, busy = tmp_path / ".out.tiebeam-dead", tmp_path / ".out.tiebeam-live"
     for path in (abandoned, busy):
         path.mkdir()
@@ -60,14 +73,14 @@ def test_an_abandoned_sibling_is_cleared_and_a_busy_one_is_not(tmp_path):
         os.close(handle)
 
 
-def test_the_sibling_of_another_target_is_left_alone(tmp_path):
+def test_staging_directory_of_another_target_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".other.tiebeam-dead").mkdir()
     with staging(tmp_path / "out") as stage:
         stage.commit()
     assert leftovers(tmp_path) == [".other.tiebeam-dead"]
 
 
-def test_force_replaces_the_old_directory_and_removes_it(tmp_path):
+def test_force_replaces_the_old_directory_and_removes_it(tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.mkdir()
     (target / "old").write_text("old")
@@ -78,7 +91,7 @@ def test_force_replaces_the_old_directory_and_removes_it(tmp_path):
     assert leftovers(tmp_path) == []
 
 
-def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path):
+def test_target_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with staging(target) as stage:
         (stage.path / "new").write_text("new")
@@ -89,7 +102,7 @@ def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path):
     assert [p.name for p in target.iterdir()] == ["theirs"]
 
 
-def test_a_single_file_is_put_in_place_alone_and_replaces_only_by_force(tmp_path):
+def test_single_file_is_committed_alone_and_replaces_only_with_force(tmp_path: Path) -> None:
     target = tmp_path / "out.safetensors"
     for force in (False, True):
         with staging(target, force) as stage:
@@ -105,10 +118,10 @@ def test_a_single_file_is_put_in_place_alone_and_replaces_only_by_force(tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["out.safetensors"]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_exchange_swaps_two_directories(tmp_path, monkeypatch, at_once):
-    if not at_once:
-        monkeypatch.setattr(room, "_exchange_at_once", lambda *_: False)
+@pytest.mark.parametrize("atomic", [True, False])
+def test_exchange_swaps_two_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool) -> None:
+    if not atomic:
+        monkeypatch.setattr("tiebeam._fs.stage._exchange_atomically", lambda *_: False)
     for name in ("left", "right"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -117,7 +130,7 @@ def test_exchange_swaps_two_directories(tmp_path, monkeypatch, at_once):
     assert [p.name for p in (tmp_path / "right").iterdir()] == ["left"]
 
 
-def test_refused_targets_each_get_their_sentence(tmp_path):
+def test_each_refused_target_has_its_own_message(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
     (source / "config.json").write_text("{}")
@@ -128,15 +141,15 @@ def test_refused_targets_each_get_their_sentence(tmp_path):
     (model / "config.json").write_text("{}")
     home = tmp_path / "home"
     home.mkdir()
-    (home / "thesis.tex").write_text("years of work")
+    (home / "thesis.tex").write_text("text")
     for target, force, sentence in [
         (source, True, "is the source itself"),
         (alias, True, "is the source itself"),
-        (source / "out", True, "lies inside the source"),
-        (alias / "out", True, "lies inside the source"),
-        (tmp_path, True, "lies inside"),
-        (model, False, "exists; choose another name, or pass --force"),
-        (home, True, "holds no model"),
+        (source / "out", True, "is inside the source"),
+        (alias / "out", True, "is inside the source"),
+        (tmp_path, True, "is inside"),
+        (model, False, "exists; choose another name, or pass force=True"),
+        (home, True, "is not a model"),
     ]:
         with pytest.raises(BadRequest, match=sentence):
             check_target(source, target, force)
@@ -155,17 +168,17 @@ def test_refused_targets_each_get_their_sentence(tmp_path):
         (errno.EIO, "cannot be written: Input/output error"),
     ],
 )
-def test_what_the_system_says_becomes_one_sentence(tmp_path, number, sentence):
+def test_os_errors_become_one_sentence(tmp_path: Path, number: int, sentence: str) -> None:
     with pytest.raises(Unwritable, match=sentence), explaining(tmp_path / "out"):
         raise OSError(number, os.strerror(number))
 
 
-def test_too_little_room_is_known_before_the_first_byte(tmp_path):
+def test_too_little_disk_space_is_reported_before_the_first_byte(tmp_path: Path) -> None:
     with pytest.raises(Unwritable, match="needs 1,000,000,000,000,000,000 bytes"):
         check_space(tmp_path / "out", 10**18)
 
 
-def test_a_file_that_changes_is_noticed(tmp_path):
+def test_changed_file_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "w"
     path.write_text("one")
     seen = Fingerprints([path])
@@ -175,3 +188,94 @@ def test_a_file_that_changes_is_noticed(tmp_path):
     seen = Fingerprints([path])
     path.unlink()
     assert seen.changed() == path
+
+
+def test_failed_atomic_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"old": 1})
+    with suppress(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == '{\n "old": 1\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_write_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    for raw in (b"one", b"two"):
+        write_bytes(path, raw)
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_atomic_write_into_a_missing_directory_is_unwritable(tmp_path: Path) -> None:
+    with pytest.raises(Unwritable, match="cannot be written"):
+        write_bytes(tmp_path / "missing" / "a", b"x")
+
+
+def test_second_lock_of_a_directory_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first = lock_directory(tmp_path)
+    assert first is not None
+    assert first.held
+    assert lock_directory(tmp_path) is None
+    first.release()
+    second = lock_directory(tmp_path)
+    assert second is not None
+    second.release()
+
+
+def test_waiting_for_a_lock_is_announced_once_and_then_succeeds(tmp_path: Path) -> None:
+    first = lock_directory(tmp_path)
+    assert first is not None
+    calls: list[None] = []
+
+    def announce() -> None:
+        calls.append(None)
+        first.release()
+
+    second = lock_directory(tmp_path, announce)
+    assert second is not None
+    assert second.held
+    assert len(calls) == 1
+    second.release()
+
+
+def test_lock_of_a_renamed_directory_is_not_current(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.mkdir()
+    held = lock_directory(path)
+    assert held is not None
+    assert held.current
+    path.rename(tmp_path / "b")
+    assert not held.current
+    path.mkdir()
+    assert not held.current
+    held.release()
+
+
+def test_without_flock_staging_works_and_removes_no_other_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_HAS_FLOCK", False)
+    (tmp_path / ".out.tiebeam-dead").mkdir()
+    with staging(tmp_path / "out") as stage:
+        stage.commit()
+    assert (tmp_path / "out").is_dir()
+    assert leftovers(tmp_path) == [".out.tiebeam-dead"]
+
+
+@pytest.mark.parametrize(("at", "block"), [(0, 7), (6, 7), (7, 7), (99, 7), (99, 1000)])
+def test_first_difference_is_the_start_of_the_block_that_differs(tmp_path: Path, at: int, block: int) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    raw = bytearray(range(100))
+    left.write_bytes(b"xx" + raw)
+    raw[at] ^= 1
+    right.write_bytes(raw)
+    assert first_difference(left, 2, right, 0, 100, block) == at // block * block
+    assert first_difference(left, 2, right, 0, at, block) is None
+
+
+def test_comparing_past_the_end_of_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(UnreadableInput, match="became shorter"):
+        first_difference(tmp_path / "a", 0, tmp_path / "a", 1, 3)

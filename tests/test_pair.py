@@ -1,4 +1,4 @@
-"""The verdict follows from the three facts, for every combination of them."""
+"""The tie follows from the three facts, for every combination of them."""
 
 import pytest
 
@@ -33,14 +33,15 @@ def test_two_names_for_one_storage_are_shared_not_twin():
     assert Pair(E, W, False, "test", equal=True, one_storage=True).tie is Tie.SHARED
 
 
-def test_an_encoder_without_a_head_misses_nothing():
+def test_encoder_without_a_head_has_no_tie():
     assert Pair(E, None, False, "test", encoder=True).tie is Tie.NONE
 
 
-def test_every_tie_says_what_it_means():
-    assert all(tie.meaning for tie in Tie)
+def test_every_tie_has_its_own_meaning():
+    assert len({tie.meaning for tie in Tie}) == len(Tie)
+    assert Tie.SHARED.meaning == "one matrix is both embedding and LM head"
 
 
-def test_stored_names_the_ends_that_exist():
+def test_stored_names_the_matrices_that_exist():
     assert Pair(E, None, True, "test").stored == ("embed",)
     assert Pair(E, W, True, "test", True).stored == ("embed", "head")

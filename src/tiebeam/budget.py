@@ -163,6 +163,24 @@ def parse_count(text: str) -> int:
     return count
 
 
+_BYTES = re.compile(r"(?P<number>.*?)\s*(?P<unit>[kKMGT]?B)?")
+_BYTE_POWERS = {"KB": "e3", "MB": "e6", "GB": "e9", "TB": "e12"}
+
+
+def parse_bytes(text: str) -> int:
+    """A size with decimal units -> bytes: '16MB', '16 MB', '1.5GB', '16,000,000' or '16000000 B'.
+
+    >>> parse_bytes("16MB"), parse_bytes("1.5 kB")
+    (16000000, 1500)
+    """
+    found = _BYTES.fullmatch(text.strip().upper())
+    power = _BYTE_POWERS.get(found["unit"] or "", "") if found else ""
+    try:
+        return parse_count(f"{found['number']}{power}" if found else text)
+    except BadRequest:
+        raise BadRequest(f"'{text[:40]}' is not a size; write bytes, or 16MB") from None
+
+
 def human(count: int) -> str:
     """Exact below 10,000; then k and M with one decimal, B and T with two: '614.6M', '3.84B'."""
     if count < 10_000:

@@ -1,23 +1,22 @@
-"""Are the two matrices the same numbers, and if not, how do they differ?
+"""Compare the numbers of two stored matrices, and describe how they differ.
 
-An untied pair is known after its first block, and is then described from a sample of rows; a twin has to be
-read once, both sides, in fixed buffers. Types that differ (a Q5_0 beside a Q8_0, an F32 beside a BF16) can
-only be equal up to rounding: a sample of rows is decoded, and only cosines above 0.99 in every row count.
+Two different matrices differ in the first block, and a sample of rows then describes the difference; two equal ones
+must be read completely, in fixed buffers. Matrices of different types (Q5_0 and Q8_0, F32 and BF16) can only be equal
+up to rounding: a sample of rows is decoded, and every row must have a cosine above 0.99.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._fs import first_difference
 from tiebeam.checkpoint.dtypes import BITS, FLOATS
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
-from tiebeam.errors import UnreadableInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 ROUNDING_COSINE = 0.99
-_FIRST_LOOK = 1 << 16  # an untied pair differs within its first rows
-_SAMPLE_RUNS, _RUN_ROWS = 32, 4  # rows to describe a difference by
-_CLAIM_ROWS = 16  # rows a run, to claim that two roundings are equal
-_REMOTE_LIMIT = 64 << 20  # beyond this, a twin on the Hub is judged by the sample and not downloaded
+_FIRST_BYTES = 1 << 16  # different matrices differ within their first rows
+_SAMPLE_RUNS, _RUN_ROWS = 32, 4  # rows to describe a difference
+_CLAIM_ROWS = 16  # rows per run, to call two roundings equal
+_REMOTE_LIMIT = 64 << 20  # larger matrices on the Hub are compared by a sample and not downloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Difference:
 
     @property
     def few_rows(self) -> bool:
-        """Only some rows differ: added or retrained tokens, not two matrices of their own."""
+        """Only some rows differ, as after adding or training a few tokens."""
         return not self.sampled and self.rows_differing <= self.rows // 2
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """The verdict on the numbers. `how` is the sentence that says what was looked at."""
+    """Whether the numbers are equal. `how` says what was compared."""
 
     equal: bool
     how: str
@@ -62,27 +61,27 @@ class Equality:
 
 
 def compare(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
-    """Compare the two stored matrices, reading no more than the answer needs."""
+    """Compare two stored matrices, reading no more than the answer needs."""
     E, W = checkpoint.tensors[embed], checkpoint.tensors[head]
     if E.storage == W.storage and E.strides == W.strides:
         return Equality(True, "both names point at the same bytes")
     if len(E.shape) != 2 or len(W.shape) != 2 or E.shape[1] != W.shape[1]:
         return Equality(False, f"the shapes differ: embed is {list(E.shape)}, head is {list(W.shape)}")
     if not (_decodable(E.dtype) and _decodable(W.dtype)):
-        return Equality(False, f"one is packed ({E.dtype}, {W.dtype}) and cannot be compared number by number")
+        return Equality(False, f"the element types ({E.dtype}, {W.dtype}) cannot be compared number by number")
     if E.shape == W.shape and E.dtype == W.dtype and E.strides is None and W.strides is None:
-        verdict = _compare_alike(checkpoint, E, W)
+        verdict = _compare_same_type(checkpoint, E, W)
     else:
         verdict = _compare_by_rows(checkpoint, E, W)
     return verdict
 
 
 def _decodable(dtype: str) -> bool:
-    return dtype in FLOATS or dtype not in BITS  # what is not a plain type is one of GGUF's
+    return dtype in FLOATS or dtype not in BITS  # other names are GGUF types
 
 
-def _compare_alike(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
-    """Same shape and type: the bytes decide."""
+def _compare_same_type(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+    """Same shape and type: compare bytes."""
     remote = not isinstance(checkpoint.files, LocalFiles)
     if remote and E.nbytes + W.nbytes > _REMOTE_LIMIT:
         sample = _sampled(checkpoint, E, W)
@@ -95,7 +94,7 @@ def _compare_alike(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equa
     sample = _sampled(checkpoint, E, W)
     if E.dtype not in BITS and sample.rows_differing and sample.median_cosine > ROUNDING_COSINE:
         return _by_cosine(checkpoint, E, W)
-    if sample.rows_differing <= sample.rows // 2:  # mostly equal: worth an exact count
+    if sample.rows_differing <= sample.rows // 2:  # mostly equal: count exactly
         difference = _scan(checkpoint, E, W, range(E.shape[0]))
         if difference.rows_differing == 0:
             return Equality(True, "every number was compared; only the signs of zeros differ")
@@ -104,14 +103,14 @@ def _compare_alike(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equa
 
 
 def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
-    """Different types, row counts or layouts: the numbers decide, over the rows that both have."""
+    """Different types, row counts or layouts: compare the numbers of the rows that both have."""
     extra = abs(E.shape[0] - W.shape[0])
     if extra:
         sample = _sampled(checkpoint, E, W)
         if sample.rows_differing <= sample.rows // 2:
             sample = _scan(checkpoint, E, W, range(min(E.shape[0], W.shape[0])))
         longer = "embed" if E.shape[0] > W.shape[0] else "head"
-        return Equality(False, f"{longer} has {extra:,} more rows; {_describe(sample)} of those both have", sample)
+        return Equality(False, f"{longer} has {extra:,} more rows; {_describe(sample)} of those that both have", sample)
     if E.dtype != W.dtype:
         return _by_cosine(checkpoint, E, W)
     difference = _scan(checkpoint, E, W, range(E.shape[0]))
@@ -121,7 +120,7 @@ def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Eq
 
 
 def _by_cosine(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
-    """Equal up to rounding? Only if every sampled row points the same way."""
+    """Equal up to rounding, if every sampled row has a cosine close to 1."""
     import numpy as np
 
     runs = _sample_runs(E, W, _CLAIM_ROWS)
@@ -135,52 +134,43 @@ def _by_cosine(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality
 
 
 def _describe(d: Difference) -> str:
-    share = f"{d.rows_differing:,} of {d.rows:,} {'sampled ' if d.sampled else ''}rows differ"
-    return f"{share}, by up to {d.largest:.3g}, median cosine {d.median_cosine:.3f}"
+    count = f"{d.rows_differing:,} of {d.rows:,} {'sampled ' if d.sampled else ''}rows differ"
+    return f"{count}, by up to {d.largest:.3g}, median cosine {d.median_cosine:.3f}"
+
+
+def same_bytes(checkpoint: Checkpoint, left: str, right: str) -> bool:
+    """Whether two tensors have the same type, shape, layout and bytes."""
+    a, b = checkpoint.tensors[left], checkpoint.tensors[right]
+    if (a.dtype, a.shape, a.strides, a.nbytes) != (b.dtype, b.shape, b.strides, b.nbytes):
+        return False
+    return a.storage == b.storage or _first_difference(checkpoint, a, b) is None
 
 
 def _first_difference(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> int | None:
-    """Offset of the first block whose bytes differ; two readers halve the time where the bytes are local."""
+    """Offset of the first block whose bytes differ. Two threads halve the time for local files."""
     total = E.nbytes
     if not isinstance(checkpoint.files, LocalFiles) or E.packing or W.packing:
         for at in range(0, total, BLOCK):
             if checkpoint.read_bytes(E.name, at, at + BLOCK) != checkpoint.read_bytes(W.name, at, at + BLOCK):
                 return at
         return None
-    first = min(total, _FIRST_LOOK)
+    first = min(total, _FIRST_BYTES)
     if checkpoint.read_bytes(E.name, 0, first) != checkpoint.read_bytes(W.name, 0, first):
         return 0  # the common case of an untied pair: no threads, no second block
-    paths = checkpoint.files.path(E.file), checkpoint.files.path(W.file)
+    left, right = checkpoint.files.path(E.file), checkpoint.files.path(W.file)
     middle = first + (total - first) // 2
-    with ThreadPoolExecutor(2) as readers:
-        halves = readers.map(
-            lambda span: _scan_local(paths, (E.begin, W.begin), *span), [(first, middle), (middle, total)]
-        )
-        found = [at for at in halves if at is not None]
-    return min(found, default=None)
 
+    def compare_range(begin: int, end: int) -> int | None:
+        at = first_difference(left, E.begin + begin, right, W.begin + begin, end - begin, BLOCK)
+        return None if at is None else begin + at
 
-def _scan_local(
-    paths: tuple[os.PathLike[str], os.PathLike[str]], begins: tuple[int, int], at: int, end: int
-) -> int | None:
-    """Compare one span block by block in two buffers that are reused, so that no fresh page is touched."""
-    ours, theirs = bytearray(BLOCK), bytearray(BLOCK)
-    with open(paths[0], "rb", buffering=0) as left, open(paths[1], "rb", buffering=0) as right:
-        while at < end:
-            want = min(BLOCK, end - at)
-            if want < BLOCK:
-                ours, theirs = bytearray(want), bytearray(want)
-            for handle, begin, buffer in ((left, begins[0], ours), (right, begins[1], theirs)):
-                if os.preadv(handle.fileno(), [buffer], begin + at) != want:
-                    raise UnreadableInput(f"{handle.name} became shorter while it was read")
-            if ours != theirs:
-                return at
-            at += want
-    return None
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(compare_range, (first, middle), (middle, total))
+        return min((at for at in found if at is not None), default=None)
 
 
 def _sample_runs(E: TensorInfo, W: TensorInfo, run_rows: int = _RUN_ROWS) -> list[range]:
-    """Short runs of rows spread evenly, the last row among them: added tokens sit at the end."""
+    """Evenly spaced short runs of rows, with the last row, because added tokens are at the end."""
     rows = min(E.shape[0], W.shape[0])
     if rows <= _SAMPLE_RUNS * run_rows:
         return [range(rows)]
@@ -195,11 +185,11 @@ def _row_blocks(
     import numpy as np
 
     most = max(1, (BLOCK // 2) // max(1, E.shape[1]))
-    whole = {t.name: checkpoint.tensor(t.name) for t in (E, W) if t.strides is not None}  # no rows to seek to
+    whole = {t.name: checkpoint.tensor(t.name) for t in (E, W) if t.strides is not None}  # must be read whole
     for run in runs:
         for start in range(run.start, run.stop, most):
             stop = min(start + most, run.stop)
-            with np.errstate(invalid="ignore"):  # a NaN that signals is still a NaN
+            with np.errstate(invalid="ignore"):  # a signalling NaN
                 e, w = (
                     (whole[t.name][start:stop] if t.name in whole else checkpoint.rows(t.name, start, stop)).astype(
                         np.float64
@@ -209,10 +199,10 @@ def _row_blocks(
             yield start, e, w
 
 
-def _gathered(
+def _concatenated(
     blocks: Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]],
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Short runs put together, so that a sample is one piece of arithmetic and not dozens."""
+    """Short runs concatenated, so that a sample is one NumPy operation and not dozens."""
     import numpy as np
 
     held: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
@@ -226,13 +216,14 @@ def _gathered(
 
 
 def _sampled(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Difference:
+    """The difference over a sample of rows."""
     runs = _sample_runs(E, W)
     measured = _measure(checkpoint, E, W, runs)
     return Difference(*measured, sampled=len(runs) > 1, extra_rows=abs(E.shape[0] - W.shape[0]))
 
 
 def _scan(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, rows: range) -> Difference:
-    """Every row: exact counts."""
+    """The difference over all `rows`: exact counts."""
     measured = _measure(checkpoint, E, W, [rows])
     return Difference(*measured, sampled=False, extra_rows=abs(E.shape[0] - W.shape[0]))
 
@@ -242,7 +233,7 @@ def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[ra
 
     rows = differing = 0
     largest, cosines = 0.0, []
-    for e, w in _gathered(_row_blocks(checkpoint, E, W, runs)):  # [n, D], [n, D]
+    for e, w in _concatenated(_row_blocks(checkpoint, E, W, runs)):  # [n, D], [n, D]
         unequal = (e != w) & ~(np.isnan(e) & np.isnan(w))
         rows += len(e)
         differing += int(np.count_nonzero(unequal.any(axis=1)))
@@ -256,7 +247,7 @@ def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[ra
 
 
 def _cosines(e: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:  # [n, D], [n, D] -> [n]
-    """Row cosines; two zero rows point the same way, a zero row and another do not."""
+    """Cosine of each row: 1 for two zero rows, 0 for a zero row and another."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,20 +1,19 @@
-"""What can go wrong that is not our bug.
+"""Errors that a user's input can cause. Anything else that is raised is a bug.
 
-Every message is one sentence: what, the value, the way out. The command line turns the kind into an exit
-code; nothing below it knows about exit codes.
+Every message is one sentence: what is wrong, the value, what to do. The CLI maps each class to an exit code.
 """
 
 
 class TiebeamError(Exception):
-    """The base of everything that a user's input can cause."""
+    """Base class of all errors that a user's input can cause."""
 
 
 class UnreadableInput(TiebeamError):
-    """The input is missing, damaged, unsafe, or not something that this project can read."""
+    """The input is missing, damaged, unsafe, or in a format that cannot be read."""
 
 
 class BadRequest(TiebeamError):
-    """The input is fine; what was asked of it is not."""
+    """The request is wrong: an argument, or an operation that does not apply to this input."""
 
 
 class MissingExtra(UnreadableInput):
@@ -25,16 +24,16 @@ class MissingExtra(UnreadableInput):
 
 
 class NumbersNotRead(UnreadableInput):
-    """The names and shapes are known, the numbers are not."""
+    """Names and shapes of the tensors are known, but their numbers cannot be read."""
 
 
 class Unwritable(TiebeamError):
-    """The target cannot be written: no room, no permission, no such place."""
+    """The target cannot be written: the disk is full, no permission, no such directory."""
 
 
 class ProofFailed(TiebeamError):
-    """A change was made beside its target, checked, and found wrong; the target was not touched."""
+    """A result failed its verification. The target was not written."""
 
 
 class TieBroken(TiebeamError):
-    """A live model lost its tie, or will: raised by the guard."""
+    """A model in memory lost its tie, or is about to lose it. Raised by the guard."""

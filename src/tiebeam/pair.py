@@ -1,8 +1,8 @@
-"""The words of the project: a Matrix, the Pair of them, and the Tie between them. No I/O.
+"""The core data model: a `Matrix`, the `Pair` of embedding and LM head, and its state, the `Tie`. No I/O.
 
-Three facts about a pair are kept apart and never folded into one boolean, because every real bug in this
-field is a disagreement between them: what the configuration *declares*, which tensors are *stored*, and
-whether their numbers are *equal*. The `Tie` is the verdict that follows from the three.
+Three facts about a pair are kept separate and never reduced to one boolean, because every real bug here is a
+disagreement between them: what the config *declares*, which tensors are *stored*, and whether their numbers are
+*equal*. The `Tie` follows from the three.
 """
 
 from __future__ import annotations
@@ -25,27 +25,33 @@ class Tie(StrEnum):
 
     @property
     def meaning(self) -> str:
+        """One line that explains the state.
+
+        >>> Tie.TWIN.meaning
+        'the same matrix is stored twice'
+        """
         return _MEANING[self]
 
     @property
     def healthy(self) -> bool:
+        """Whether a model in this state works as declared and wastes nothing."""
         return self in (Tie.SHARED, Tie.UNTIED, Tie.NONE)
 
 
 _MEANING = {
-    Tie.SHARED: "one matrix serves both ends",
-    Tie.UNTIED: "two matrices, each its own",
-    Tie.TWIN: "one matrix paid for twice",
-    Tie.TORN: "declared tied, stored as two different matrices: loaders disagree about which counts",
-    Tie.HEADLESS: "declared untied, but no head is stored: a loader starts it at random, without an error",
-    Tie.SWAPPED: "the one matrix is stored under the head's name only",
-    Tie.NONE: "no vocabulary pair found",
+    Tie.SHARED: "one matrix is both embedding and LM head",
+    Tie.UNTIED: "embedding and LM head are two different matrices",
+    Tie.TWIN: "the same matrix is stored twice",
+    Tie.TORN: "declared tied, but two different matrices are stored: loaders disagree about which one to use",
+    Tie.HEADLESS: "declared untied, but no LM head is stored: loaders initialize it at random, without an error",
+    Tie.SWAPPED: "the matrix is stored under the LM head's name only",
+    Tie.NONE: "no embedding or LM head found",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One end of the pair as the file holds it: [rows, dim] = vocabulary x width."""
+    """The embedding or the LM head as it is stored: [rows, dim] = [vocabulary, width]."""
 
     name: str
     shape: tuple[int, ...]
@@ -77,11 +83,14 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both ends and the three facts about them.
+    """Embedding and LM head, and the three facts about them.
 
-    `head` is None when no head tensor is stored. `one_storage` says that both names are stored but point at the
-    same bytes, which only formats with aliases (PyTorch) can express. `encoder` says that this class of model
-    has no head by design, so nothing is missing.
+    `head` is None if no head tensor is stored. `one_storage`: both names are stored but point at the same bytes,
+    which only formats with aliases (PyTorch) can express. `encoder`: this class of model has no head by design.
+
+    >>> embed = Matrix("wte.weight", (50257, 768), "F32", 154_389_504, "model.safetensors")
+    >>> Pair(embed, None, declared=True, declared_by="config.json").tie
+    <Tie.SHARED: 'shared'>
     """
 
     embed: Matrix | None
@@ -94,11 +103,12 @@ class Pair:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        return tuple(end for end, matrix in (("embed", self.embed), ("head", self.head)) if matrix is not None)
+        """Which of "embed" and "head" are stored."""
+        return tuple(role for role, matrix in (("embed", self.embed), ("head", self.head)) if matrix is not None)
 
     @property
     def tie(self) -> Tie:
-        """The verdict. When nothing is declared, what is stored speaks for itself."""
+        """The state that follows from the facts. If nothing is declared, the stored tensors decide."""
         if self.embed is None and self.head is None:
             return Tie.NONE
         if self.encoder and self.head is None:

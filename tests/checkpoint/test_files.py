@@ -1,4 +1,4 @@
-"""The bytes under a checkpoint: what may be read, and what must not hang, leave the directory or lie."""
+"""Reading files of a model: nothing hangs, leaves the directory or returns a short read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_names_are_files_and_folders_are_folders(model: Path) -> None:
     assert LocalFiles(model).folders() == ["sub"]
 
 
-def test_a_range_is_exactly_its_bytes(model: Path) -> None:
+def test_range_is_exactly_its_bytes(model: Path) -> None:
     files = LocalFiles(model)
     assert files.size("a.bin") == 100
     assert files.head("a.bin", 4) == (100, b"\0\1\2\3")
@@ -44,17 +44,17 @@ def test_a_range_is_exactly_its_bytes(model: Path) -> None:
     assert files.read("sub/b.bin", 0, 6) == b"inside"
 
 
-def test_a_large_read_is_put_together_from_pieces(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiebeam.checkpoint.files._PIECE", 7)
+def test_large_read_is_split_and_joined(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiebeam.checkpoint.files._MAX_READ", 7)
     assert LocalFiles(model).read("a.bin", 1, 99) == bytes(range(1, 99))
 
 
-def test_reading_past_the_end_is_an_error_and_never_a_short_answer(model: Path) -> None:
+def test_reading_past_the_end_is_an_error(model: Path) -> None:
     with pytest.raises(UnreadableInput, match="ends at byte 100; 101 were expected"):
         LocalFiles(model).read("a.bin", 0, 101)
 
 
-def test_a_file_cut_short_while_it_is_read(model: Path) -> None:
+def test_file_truncated_while_it_is_read_is_an_error(model: Path) -> None:
     files = LocalFiles(model)
     assert files.size("a.bin") == 100
     os.truncate(model / "a.bin", 50)
@@ -62,7 +62,7 @@ def test_a_file_cut_short_while_it_is_read(model: Path) -> None:
         files.read("a.bin", 20, 80)
 
 
-def test_a_file_that_went_away_while_it_is_read(model: Path) -> None:
+def test_file_removed_while_it_is_read_is_an_error(model: Path) -> None:
     files = LocalFiles(model)
     files.size("a.bin")
     (model / "a.bin").unlink()
@@ -74,21 +74,21 @@ def test_a_file_that_went_away_while_it_is_read(model: Path) -> None:
     "name",
     ["../secret", "sub/../../secret", "/etc/passwd", "\\\\server\\share", "..\\secret", "C:\\x", "a\0b", "", ".."],
 )
-def test_a_name_that_leaves_the_directory_is_refused(model: Path, name: str) -> None:
-    with pytest.raises(UnreadableInput, match="outside its own directory"):
+def test_name_that_leaves_the_directory_is_refused(model: Path, name: str) -> None:
+    with pytest.raises(UnreadableInput, match="outside the model's directory"):
         contained(name, "m")
     for reads in (LocalFiles(model).size, LocalFiles(model).path):
-        with pytest.raises(UnreadableInput, match="outside its own directory"):
+        with pytest.raises(UnreadableInput, match="outside the model's directory"):
             reads(name)
 
 
 @pytest.mark.parametrize("name", ["qwen:7b.gguf", "a..b.bin", "..hidden", "sub/b.bin"])
-def test_an_odd_name_that_stays_inside_is_fine(name: str) -> None:
+def test_odd_name_that_stays_inside_is_fine(name: str) -> None:
     assert contained(name, "m") == name
 
 
 @pytest.mark.parametrize("target", ["../secret", "{root}/secret", "../elsewhere/c.bin", "sub/../../secret"])
-def test_a_link_that_leaves_the_directory_is_refused(model: Path, tmp_path: Path, target: str) -> None:
+def test_link_that_leaves_the_directory_is_refused(model: Path, tmp_path: Path, target: str) -> None:
     (model / "link.bin").symlink_to(target.format(root=tmp_path))
     files = LocalFiles(model)
     for act in (lambda: files.size("link.bin"), lambda: files.read("link.bin", 0, 1), lambda: files.path("link.bin")):
@@ -96,18 +96,18 @@ def test_a_link_that_leaves_the_directory_is_refused(model: Path, tmp_path: Path
             act()
 
 
-def test_a_folder_that_is_a_link_out_is_refused(model: Path, tmp_path: Path) -> None:
+def test_folder_that_is_a_link_out_is_refused(model: Path, tmp_path: Path) -> None:
     (model / "out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnreadableInput, match="outside the model's directory"):
         LocalFiles(model).read("out/c.bin", 0, 1)
 
 
-def test_a_link_inside_the_directory_is_followed(model: Path) -> None:
+def test_link_inside_the_directory_is_followed(model: Path) -> None:
     (model / "link.bin").symlink_to("sub/b.bin")
     assert LocalFiles(model).read("link.bin", 0, 6) == b"inside"
 
 
-def test_a_directory_reached_through_a_link_is_read(model: Path, tmp_path: Path) -> None:
+def test_directory_reached_through_a_link_is_read(model: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(model)
     (model / "link.bin").symlink_to("a.bin")
     assert LocalFiles(tmp_path / "alias").read("link.bin", 1, 2) == b"\1"
@@ -127,15 +127,15 @@ def test_links_of_a_cache_may_reach_its_blobs_but_nothing_beside_them(tmp_path: 
         LocalFiles(snapshot).read("bad", 0, 4)
 
 
-@pytest.mark.parametrize(("link", "words"), [("loop", "in a circle"), ("gone", "does not exist")])
-def test_a_link_that_leads_nowhere(model: Path, link: str, words: str) -> None:
+@pytest.mark.parametrize(("link", "words"), [("loop", "to itself"), ("gone", "does not exist")])
+def test_broken_link_is_refused(model: Path, link: str, words: str) -> None:
     (model / "x").symlink_to("x" if link == "loop" else "gone")
     with pytest.raises(UnreadableInput, match=words):
         LocalFiles(model).size("x")
 
 
 @pytest.mark.timeout(20)
-def test_a_pipe_does_not_hang(model: Path) -> None:
+def test_pipe_does_not_hang(model: Path) -> None:
     os.mkfifo(model / "pipe.safetensors")
     with pytest.raises(UnreadableInput, match="not a regular file"):
         LocalFiles(model).head("pipe.safetensors", 8)
@@ -143,7 +143,7 @@ def test_a_pipe_does_not_hang(model: Path) -> None:
         LocalFiles(model).read("pipe.safetensors", 0, 8)
 
 
-def test_a_directory_and_a_device_are_not_files(model: Path) -> None:
+def test_directory_and_a_device_are_not_files(model: Path) -> None:
     with pytest.raises(UnreadableInput, match="not a regular file"):
         LocalFiles(model).size("sub")
     with pytest.raises(UnreadableInput, match="not a regular file"):
@@ -159,8 +159,8 @@ def test_no_descriptor_stays_open(model: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_what_may_not_be_read_says_so() -> None:
-    """In a process of another user, because root may read everything."""
+def test_missing_permission_is_reported() -> None:
+    """In a subprocess of another user, because root may read everything."""
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"

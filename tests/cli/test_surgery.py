@@ -74,8 +74,8 @@ def test_json_is_one_document_and_nothing_else(run, shared, tmp_path):
     [
         (["untie", "{shared}"], 2, "name DST"),
         (["untie", "{shared}", "{shared}"], 2, "is the source itself"),
-        (["untie", "{shared}", "{shared}/inside"], 2, "lies inside the source"),
-        (["untie", "{shared}", "{shared}/.."], 2, "lies inside"),
+        (["untie", "{shared}", "{shared}/inside"], 2, "is inside the source"),
+        (["untie", "{shared}", "{shared}/.."], 2, "is inside"),
         (["untie", "{tmp}/nowhere", "{tmp}/u"], 3, "does not exist"),
         (["tie", "{shared}", "{tmp}/t"], 2, "tied already"),
         (["tie", "{shared}", "{tmp}/t", "--joint"], 2, "no two matrices"),

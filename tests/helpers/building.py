@@ -1,4 +1,4 @@
-"""Tiny real files for the tests: written by the real libraries, never mocked."""
+"""Tiny real models for the tests, written by the real libraries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_model(
 
 
 def write_sharded(where: Path, shards: list[Mapping[str, np.ndarray]], config: Mapping[str, Any] | None) -> Path:
-    """The same in several shards with their index."""
+    """A Hugging Face style directory with several shards and their index."""
     where.mkdir(parents=True, exist_ok=True)
     weight_map = {}
     for i, tensors in enumerate(shards, 1):

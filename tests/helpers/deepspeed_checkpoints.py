@@ -1,13 +1,13 @@
-"""Makes tests/checkpoint/distributed/deepspeed.tar.xz: tiny checkpoints written by DeepSpeed itself.
+"""Make tests/checkpoint/distributed/deepspeed.tar.xz: tiny checkpoints written by DeepSpeed.
 
-DeepSpeed is not among the packages the tests need, so what it wrote is kept (version 0.19.8, torch 2.13, two gloo
-processes, CPU). To make it anew, in an environment that has deepspeed beside torch, transformers and safetensors:
+The tests do not need DeepSpeed, so its output is stored (version 0.19.8, torch 2.13, two gloo ranks, CPU). To make it
+again, in an environment with deepspeed, torch, transformers and safetensors:
 
     python tests/helpers/deepspeed_checkpoints.py
 
 Each folder is a `save_checkpoint` directory: ZeRO 1, 2 and 3 of a tied llama, ZeRO 3 of an untied one and of one whose
 two matrices are equal, all with one frozen matrix and, for ZeRO 3, several of the optimizer's groups. In each,
-`fp32.safetensors` is what DeepSpeed's `get_fp32_state_dict_from_zero_checkpoint` makes of it.
+`fp32.safetensors` is the result of DeepSpeed's `get_fp32_state_dict_from_zero_checkpoint`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A small Hub for the tests: the parts of its HTTP interface that reading a model touches, over real sockets.
+"""A small Hub for the tests: the parts of the HTTP interface that reading a model needs, over real sockets.
 
-Like the real one it lists a repository under /api/models, answers /resolve/ for large files with a redirect
-to a signed address on another host (here: another port), and names its refusals in X-Error-Code. The real
-huggingface_hub client can download from it, which is how the tests know that it behaves.
+Like the real Hub it lists a repository under /api/models, answers /resolve/ for large files with a redirect to a signed
+address on another host (here: another port), and names its refusals in X-Error-Code. A test downloads from it with the
+real huggingface_hub client, to check that it behaves like the real Hub.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class Host:
-    """One listening host: counts what it is asked and what it sends; `rule` may answer in its stead."""
+    """One listening host: records requests and counts bytes sent; `rule` may answer a request instead."""
 
     def __init__(self, answer: Callable[[Host, _Handler], None]) -> None:
         self.answer = answer
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Hub:
-    """Repositories are the folders org/name under `root`; every revision but a missing one is the same commit."""
+    """Repositories are the folders org/name under `root`; all known revisions are the same commit."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Damage for files: the same damage every time, spread over flips, cuts, splices and overwritten fields."""
+"""Deterministic damage to files: bit flips, truncation, splices and overwritten fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mangled(raw: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def survives(path: Path, raw: bytes) -> bool:
-    """Whether the damaged file still opens and reads; anything but a result or a TiebeamError is raised."""
+    """Whether the damaged file still opens and reads; exceptions other than TiebeamError are raised."""
     path.write_bytes(raw)
     try:
         checkpoint = open_checkpoint(path)
@@ -54,14 +54,14 @@ def survives(path: Path, raw: bytes) -> bool:
 
 
 def one_sentence(error: TiebeamError) -> bool:
-    """True, or the test fails."""
+    """Check that the message is one sentence; always True."""
     assert str(error)
     assert "\n" not in str(error)
     return True
 
 
 def damage_pickle(path: Path, count: int, seed: int) -> None:
-    """Damage only the pickle inside a torch archive; every one of `count` copies must end in a result or a sentence."""
+    """Damage only the pickle in a torch archive; each of `count` copies must give a result or one sentence."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
     program = next(member for member in members if member.endswith("data.pkl"))

@@ -1,7 +1,7 @@
-"""Element types by the name their format gives them: how many bits, and how bytes become numbers.
+"""Element types: their size in bits, and decoding of bytes to numbers.
 
-NumPy has no bfloat16, no 8-bit floats and nothing below a byte; those decode to float32, exactly (every
-such value is representable in float32). GGUF's block types are decoded by the `gguf` package.
+NumPy has no bfloat16, no 8-bit floats and nothing below a byte; these decode to float32, exactly. The package `gguf`
+decodes GGUF's block types.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E8M0", *_SMALL_FLOATS})
 
 
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Bytes that a dense tensor takes, or None when the shape does not fill whole bytes (or blocks)."""
+    """Size of a dense tensor in bytes; None if it is not a whole number of bytes (or blocks).
+
+    >>> nbytes("BF16", (32000, 4096)), nbytes("F4", (3,))
+    (262144000, None)
+    """
     bits = BITS.get(dtype)
     if bits is not None:
         total = prod(shape) * bits
@@ -75,7 +79,7 @@ def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic
     if dtype == "BF16":
         return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if dtype == "F8_E8M0":
-        powers = np.ldexp(1.0, np.arange(-127, 129))  # by exponent; exp2 in float32 misses the largest by a bit
+        powers = np.ldexp(1.0, np.arange(-127, 129))  # exp2 in float32 gets the largest power wrong by one bit
         powers[255] = np.nan
         return powers.astype(np.float32)[np.frombuffer(raw, np.uint8)].reshape(shape)
     if dtype in _SMALL_FLOATS:
@@ -84,7 +88,7 @@ def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic
 
 
 def decode_strided(dtype: str, raw: bytes, shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.generic]:
-    """The same for a view with element strides; `raw` must span the last element it reaches."""
+    """Bytes -> numbers for a view with element strides; `raw` must include the last element of the view."""
     import numpy as np
 
     flat = decode(dtype, raw, (len(raw) * 8 // BITS[dtype],))
@@ -95,7 +99,7 @@ def decode_strided(dtype: str, raw: bytes, shape: tuple[int, ...], strides: tupl
 
 
 def encode(dtype: str, values: NDArray[np.floating]) -> bytes:
-    """Numbers -> the bytes of a float type that weights are stored in, rounded to nearest (ties to even)."""
+    """Numbers -> bytes of F64, F32, F16 or BF16, rounded to nearest (ties to even)."""
     import numpy as np
 
     if dtype == "BF16":
@@ -120,7 +124,7 @@ def _unpack(raw: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 @cache
 def _small_float_values(dtype: str) -> NDArray[np.float32]:
-    """The value of every code of a small float: at most 256 of them."""
+    """The value of every code of a small float type, at most 256."""
     import numpy as np
 
     exponent_bits, mantissa_bits, bias, infinities, fnuz = _SMALL_FLOATS[dtype]
@@ -135,7 +139,7 @@ def _small_float_values(dtype: str) -> NDArray[np.float32]:
         values = np.where(exponent == top, np.where(mantissa == 0, sign * np.inf, np.nan), values)
     elif fnuz:
         values[1 << (exponent_bits + mantissa_bits)] = np.nan
-    elif dtype == "F8_E4M3":  # the only code of the format without infinities that stands for NaN
+    elif dtype == "F8_E4M3":  # without infinities; one mantissa is NaN
         values = np.where((exponent == top) & (mantissa == 7), np.nan, values)
     return values.astype(np.float32)
 
@@ -165,8 +169,10 @@ def _decode_gguf(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.f
     if not raw:
         return np.zeros(shape, np.float32)
     try:
-        with np.errstate(all="ignore"):  # scales of infinity are the file's business
+        with np.errstate(all="ignore"):  # a file may have infinite scales
             values = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[dtype])
     except NotImplementedError:
-        raise UnreadableInput(f"the gguf package cannot decode {dtype} yet") from None
+        raise UnreadableInput(
+            f"the installed gguf package cannot decode {dtype}; update it: pip install -U gguf"
+        ) from None
     return np.asarray(values, np.float32).reshape(shape)

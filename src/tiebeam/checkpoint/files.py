@@ -1,9 +1,9 @@
-"""The bytes under a checkpoint: a set of named files, read by range.
+"""The files of a model, read by byte range.
 
-A model is untrusted. A name found inside it (a shard in an index) must stay inside its directory, and a
-link may leave the directory only the way the Hub's own cache does (snapshots/REV/file -> blobs/DIGEST).
-Reads open, read and close: no descriptor is held, so thousands of shards are no problem. Opening never
-waits (a FIFO would) and reading never maps (a file cut short under a map kills the process).
+A model is untrusted. A name found inside it (a shard in an index) must stay inside its directory, and a symbolic link
+may leave the directory only as in the Hub's cache (snapshots/REV/file -> blobs/DIGEST). A read opens, reads and closes:
+no descriptor stays open, so thousands of shards are no problem. Opening never blocks (a FIFO would) and files are not
+memory-mapped (a mapped file that is truncated kills the process).
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from tiebeam.errors import UnreadableInput
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_PIECE = 1 << 30  # no system reads more than 2 GiB at once
+_MAX_READ = 1 << 30  # no system reads more than 2 GiB at once
 
 
 class Files(Protocol):
-    """Named files of one directory, read by byte range, local or remote."""
+    """Named files of one directory, local or remote, read by byte range."""
 
     def names(self) -> list[str]:
         """The files of the directory itself, sorted."""
 
     def folders(self) -> list[str]:
-        """The directories in it, sorted."""
+        """Its subdirectories, sorted."""
 
     def size(self, name: str) -> int: ...
 
     def head(self, name: str, count: int) -> tuple[int, bytes]:
-        """A file's size and its first bytes, in one trip: about `count` of them, at least 16 where there are."""
+        """A file's size and its first bytes in one request: about `count`, at least 16 if the file has them."""
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes begin:end; fewer bytes than asked for is an error, never a short answer."""
+        """Bytes begin:end. A short read is an error."""
 
 
 def contained(name: str, where: str) -> str:
-    """`name`, when it is a relative path that cannot leave its directory; a sentence otherwise."""
+    """`name`, if it is a relative path that cannot leave its directory; otherwise an error."""
     if not name or name[0] in "/\\" or "\0" in name or name[1:2] == ":" or (".." in name and _climbs(name)):
-        raise UnreadableInput(f"{where} names the file {name!r}, which is outside its own directory; refused")
+        raise UnreadableInput(
+            f"{where} names the file {name!r}, which is outside the model's directory; refusing to read"
+        )
     return name
 
 
@@ -73,7 +75,7 @@ class LocalFiles:
             raise UnreadableInput(_explain(self.root, error)) from None
 
     def path(self, name: str) -> Path:
-        """Where `name` really lies, proved to be inside the model's directory."""
+        """The resolved path of `name`, checked to be inside the model's directory."""
         path = self.root / contained(name, self._prefix)
         try:
             real = path.resolve(strict=True)
@@ -81,25 +83,25 @@ class LocalFiles:
             raise UnreadableInput(_explain(path, error)) from None
         if not self.holds(real):
             raise UnreadableInput(
-                f"{path} is a link to {real}, outside the model's directory; name the real directory, or copy it in"
+                f"{path} is a link to {real}, outside the model's directory; name the real directory, or copy the file"
             )
         return real
 
     def holds(self, real: Path) -> bool:
-        """Whether a resolved path belongs to this model: its directory, or the blobs of the cache it lies in."""
-        home = Path(os.path.realpath(self.root))
-        if real.is_relative_to(home):
+        """Whether a resolved path belongs to this model: in its directory, or in the blobs of its Hub cache."""
+        root = Path(os.path.realpath(self.root))
+        if real.is_relative_to(root):
             return True
-        repository = _cache_repository(home)
+        repository = _cache_repository(root)
         if repository is None:
             return False
-        # Newer caches keep one store of blobs for all repositories: <cache>/blobs/ab/<64 hex digits>.
-        shared = re.escape(str(repository.parent / "blobs")) + r"[/\\][0-9a-f]{2}[/\\][0-9a-f]{64}"
-        return real.is_relative_to(repository / "blobs") or re.fullmatch(shared, str(real)) is not None
+        # Newer caches have one blob store for all repositories: <cache>/blobs/ab/<64 hex digits>.
+        common_blob = re.escape(str(repository.parent / "blobs")) + r"[/\\][0-9a-f]{2}[/\\][0-9a-f]{64}"
+        return real.is_relative_to(repository / "blobs") or re.fullmatch(common_blob, str(real)) is not None
 
     def _open(self, name: str) -> int:
         contained(name, self._prefix)
-        if _NOFOLLOW and "/" not in name:  # a plain file, proved by the system call itself; links go the long way
+        if _NOFOLLOW and "/" not in name:  # fast path for plain files: the system call refuses links
             try:
                 return os.open(self._prefix + name, _OPEN | _NOFOLLOW)
             except OSError as error:
@@ -130,34 +132,34 @@ class LocalFiles:
             os.close(handle)
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        size = self.size(name)  # also proves a regular file
+        size = self.size(name)  # also checks that it is a regular file
         if end > size:
             raise UnreadableInput(f"{self.root / name} ends at byte {size:,}; {end:,} were expected")
-        pieces: list[bytes] = []
+        blocks: list[bytes] = []
         handle = self._open(name)
         try:
             os.lseek(handle, begin, os.SEEK_SET)
             while begin < end:
-                pieces.append(os.read(handle, min(end - begin, _PIECE)))
-                if not pieces[-1]:
+                blocks.append(os.read(handle, min(end - begin, _MAX_READ)))
+                if not blocks[-1]:
                     raise UnreadableInput(f"{self.root / name} ends at byte {begin:,}; {end:,} were expected")
-                begin += len(pieces[-1])
+                begin += len(blocks[-1])
         except OSError as error:
             raise UnreadableInput(_explain(self.root / name, error)) from None
         finally:
             os.close(handle)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link in a circle: a file that cannot be read, if anyone asks for it
+    except OSError:  # a link to itself counts as a file, which fails when it is read
         return False
 
 
 def _cache_repository(directory: Path) -> Path | None:
-    """The repository folder of the Hub's cache that holds `directory` in one of its snapshots, if there is one."""
+    """The repository folder of the Hub's cache, if `directory` is inside one of its snapshots."""
     for parent in directory.parents:
         if parent.name == "snapshots" and (parent.parent / "blobs").is_dir():
             return parent.parent
@@ -172,5 +174,5 @@ def _explain(path: Path, error: OSError | RuntimeError) -> str:
     if isinstance(error, NotADirectoryError):
         return f"{path} is not a directory"
     if isinstance(error, RuntimeError) or error.errno == errno.ELOOP:
-        return f"{path} is a link that leads in a circle"
+        return f"{path} is a symbolic link to itself"
     return f"{path} cannot be read: {error.strerror or error}"

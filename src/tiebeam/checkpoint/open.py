@@ -1,7 +1,7 @@
-"""A source named by a person -> an open checkpoint.
+"""Open a model that a person named: a directory, a file, or an address on the Hub.
 
-What lies on disk is tried first, then the Hub. From there on everything works on `Files`, so a directory and
-a repository are read by the same rules.
+A path on disk is tried first, then the Hub. After that everything works on `Files`, so a directory and a repository
+follow the same rules.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint.distributed import detect
+from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES
 from tiebeam.checkpoint.files import Files, LocalFiles
 from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.model_files import SUFFIXES, FileSet, find_model, model_of_file
+from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
 from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
-_WEIGHTS = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-
 
 def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
-    """Open `source`: a directory, a file, `org/name[@rev]` or `hf://org/name[@rev]`. Reads headers only."""
+    """Open `source`: a directory, a file, `org/name[@rev]` or `hf://org/name[@rev]`. Reads headers only.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from safetensors.numpy import save_file
+    >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
+    >>> save_file({"lm_head.weight": np.zeros((4, 2), np.float32)}, path)
+    >>> open_checkpoint(path).tensors["lm_head.weight"].shape
+    (4, 2)
+    """
     text = os.fspath(source)
     if not text:
         raise UnreadableInput("the name of the model is empty; name a directory, a file or org/name")
@@ -38,40 +46,46 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
         except OSError as error:
             raise UnreadableInput(f"{text} cannot be read: {error.strerror or error}") from None
         if path.is_symlink():
-            raise UnreadableInput(f"{text} is a link that leads nowhere, or in a circle")
-    from tiebeam.checkpoint.hub.repository import open_hub, parse_address
+            raise UnreadableInput(f"{text} is a symbolic link to a missing file, or to itself")
+    return _open_hub(text, path)
+
+
+def _open_hub(text: str, path: Path) -> Checkpoint:
+    from tiebeam.checkpoint.hub.repository import find_hub_model, parse_address
 
     address = parse_address(text)
     if address and not text.startswith("hf://"):
-        # org/name/file is a file on the Hub only for weights, and unless its first part is a directory here:
-        # then it is a mistyped path, and so is some/weights.gguf.
-        elsewhere = address.path.endswith(_WEIGHTS) and not Path(path.parts[0]).is_dir()
-        address = address if elsewhere or not (address.path or text.endswith(_WEIGHTS)) else None
-    if address:
-        return open_hub(text)
-    raise UnreadableInput(f"{text} does not exist, and is not a model on the Hub (org/name)")
+        # org/name/file is a file on the Hub only if it has the suffix of weights and its first part is not a local
+        # directory. Otherwise it is a mistyped path, and so is some/weights.gguf.
+        is_hub_file = address.path.endswith(WEIGHT_SUFFIXES) and not Path(path.parts[0]).is_dir()
+        address = address if is_hub_file or not (address.path or text.endswith(WEIGHT_SUFFIXES)) else None
+    if address is None:
+        raise UnreadableInput(f"{text} does not exist, and is not a model on the Hub (org/name)")
+    found = find_hub_model(text)
+    checkpoint = _open_fileset(text, found.files, found.names, found.fileset)
+    return replace(checkpoint, notes=(*checkpoint.notes, *found.notes))
 
 
 def _open_local_file(source: str, path: Path) -> Checkpoint:
     files = LocalFiles(path.parent)
     if path.is_symlink():
         real = Path(os.path.realpath(path))
-        if not files.holds(real):  # a link found in a model may not leave it; one that a person names may
+        if not files.holds(real):  # a link inside a model may not leave its directory; a link that a person names may
             files, path = LocalFiles(real.parent), real
     return _open_local(source, files, path.name)
 
 
 def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
-    """The model that these files make, or the one that the file `name` belongs to."""
+    """The model in a directory, or the one that its file `name` belongs to."""
     names, where = files.names(), str(files.root)
     fileset = model_of_file(where, files, names, name) if name else find_model(where, files, names)
     if fileset.format in detect.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
         parent = _parent_with_config(files)
         if parent is not None:
             folder = f"{Path(os.path.realpath(files.root)).name}/{fileset.folder}"
-            checkpoint = open_set(source, parent, parent.names(), replace(fileset, folder=folder))
+            checkpoint = _open_fileset(source, parent, parent.names(), replace(fileset, folder=folder))
             return replace(checkpoint, notes=(*checkpoint.notes, "config.json is the one in the folder above"))
-    return open_set(source, files, names, fileset)
+    return _open_fileset(source, files, names, fileset)
 
 
 def _names_in(files: LocalFiles, folder: str) -> list[str]:
@@ -79,21 +93,21 @@ def _names_in(files: LocalFiles, folder: str) -> list[str]:
 
 
 def _parent_with_config(files: LocalFiles) -> LocalFiles | None:
-    """The folder above, where it has a model's config.json: a trainer keeps that, and the tokenizer, beside a tree."""
+    """The folder above, if it has a model's config.json: trainers keep config and tokenizer beside the shards."""
     parent = LocalFiles(Path(os.path.realpath(files.root)).parent)
     try:
         return parent if isinstance(read_json(parent, "config.json").get("model_type"), str) else None
-    except UnreadableInput:  # none, or of something else
+    except UnreadableInput:  # missing, or not a model's config
         return None
 
 
-def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
-    """A model whose files are known: its config, then the header of every shard."""
+def _open_fileset(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
+    """Read the config and the header of every shard."""
     if fileset.format in detect.FORMATS:
-        return _open_tree(source, files, names, fileset)
-    has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file says everything itself
+        return _open_distributed(source, files, names, fileset)
+    has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file has its config in its metadata
     config = read_json(files, "config.json") if has_config else None
-    checkpoint = assemble(source, fileset.format, files, fileset.shards, config)
+    checkpoint = open_shards(source, fileset.format, files, fileset.shards, config)
     if fileset.index and fileset.weight_map != {name: info.file for name, info in checkpoint.tensors.items()}:
         for name, shard in fileset.weight_map.items():
             if name not in checkpoint.tensors or checkpoint.tensors[name].file != shard:
@@ -101,20 +115,22 @@ def open_set(source: str, files: Files, names: list[str], fileset: FileSet) -> C
     return checkpoint
 
 
-def _open_tree(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
-    """The config lies in the model's directory, or in the tree's own folder."""
-    from tiebeam.checkpoint.distributed.open_sharded import open_tree
+def _open_distributed(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
+    """The config is in the model's directory, or in the folder of the distributed checkpoint."""
+    from tiebeam.checkpoint.distributed.open_distributed import open_distributed
 
-    tree = detect.Tree(fileset.format, fileset.shards)
+    found = detect.DistributedFiles(fileset.format, fileset.shards)
     name = "config.json"
     if name not in names and isinstance(files, LocalFiles) and name in _names_in(files, fileset.folder):
         name = fileset.folder + name
     config = read_json(files, name) if name in names or name != "config.json" else None
-    return open_tree(source, files, fileset.folder, tree, config, name)
+    return open_distributed(source, files, fileset.folder, found, config, name)
 
 
-def assemble(source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None) -> Checkpoint:
-    """Read the header of every shard and join them into one table."""
+def open_shards(
+    source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None
+) -> Checkpoint:
+    """Read the header of every shard and join them into one table of tensors."""
     read_header = _header_reader(format)
     headers = [read_header(files, shard) for shard in shards]
     tensors: dict[str, TensorInfo] = {}

@@ -1,8 +1,7 @@
-"""A tensor as a header describes it, and the checkpoint as a table of them.
+"""A tensor as a header describes it, and a checkpoint as a table of tensors.
 
-Nothing here reads a weight until asked. Every format ends in the same form: a tensor is a byte range of a
-file, so reading rows, comparing and copying are written once, and two tensors that share storage are
-simply two names for one range.
+Numbers are read only when asked for. In every format a tensor is a byte range of a file, so reading rows, comparing
+and copying are written once, and two tensors with one storage are two names for one range.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.checkpoint.distributed.sharded_tensor import Pieced
+    from tiebeam.checkpoint.distributed.sharded_tensor import ShardedTensor
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor lies. A tuple and not a dataclass: a 200-shard model makes thousands of them at once."""
+    """Where a tensor is stored. A tuple and not a dataclass: opening a large model creates thousands of them."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     file: str
     begin: int
-    """First byte in `file` (or in the unpacked member, when `packing` says the bytes are compressed)."""
+    """First byte in `file`, or in the inflated zip member that `packing` names."""
     end: int
     strides: tuple[int, ...] | None = None
-    """In elements; None means row-major and dense, which is all but a few PyTorch tensors."""
+    """In elements; None means dense and row-major, as nearly all tensors are."""
     packing: str = ""
-    """Empty: plain bytes of `file`. Otherwise the zip member of `file` that must be inflated to reach them, or the
-    name under which the checkpoint keeps the pieces that must be put together."""
+    """Empty: plain bytes of `file`. Otherwise the compressed zip member of `file` that holds them, or the key of
+    `Checkpoint.sharded` whose chunks must be joined."""
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +53,7 @@ class TensorInfo(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What one file says about itself: its tensors, its free-form metadata, and notes for a person to see."""
+    """The header of one file: its tensors, its metadata, and notes for the user."""
 
     tensors: dict[str, TensorInfo]
     metadata: Mapping[str, Any] = {}
@@ -63,12 +62,12 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened model: everything its headers say, and lazy access to the numbers.
+    """An opened model: everything in its headers, and access to the numbers on demand.
 
-    `config` is config.json where there is one; GGUF has none, its facts are in `metadata`. `architecture`
-    is the model type as the model names itself. `aliases` maps a name that is not stored to the stored name
-    it stands for. `notes` are sentences a person should see (a guess, an ignored file). `pieced` has the tensors
-    that lie in pieces (a checkpoint of several processes), by their `packing`.
+    `config` is config.json, if there is one; GGUF files have none, their facts are in `metadata`. `architecture` is the
+    model type as the model names itself. `aliases` maps a name that is not stored to the stored name that it stands
+    for. `notes` are sentences for the user (a guess, an ignored file). `sharded` has the tensors of a distributed
+    checkpoint, by their `packing`.
     """
 
     source: str
@@ -81,12 +80,12 @@ class Checkpoint:
     architecture: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    pieced: Mapping[str, Pieced] = field(default_factory=dict)
+    sharded: Mapping[str, ShardedTensor] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Size of the files that hold tensors; where those hold an optimizer's too, of the model's tensors."""
-        if self.pieced:
+        """Size of the files that hold tensors; in a distributed checkpoint, of the model's tensors only."""
+        if self.sharded:
             return sum({t.storage: t.nbytes for t in self.tensors.values()}.values())
         return sum(self.files.size(name) for name in {t.file for t in self.tensors.values()})
 
@@ -95,8 +94,8 @@ class Checkpoint:
         info = self.tensors[name]
         end = info.nbytes if end is None else min(end, info.nbytes)
         assert 0 <= begin <= end
-        if info.packing in self.pieced:
-            return self.pieced[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
+        if info.packing in self.sharded:
+            return self.sharded[info.packing].read(self.files, info.begin + begin, info.begin + end, name)
         if info.packing:
             from tiebeam.checkpoint.formats.zip_archive import read_member
 
@@ -104,7 +103,7 @@ class Checkpoint:
         return self.files.read(info.file, info.begin + begin, info.begin + end)
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:  # -> [stop-start, ...]
-        """Rows start:stop as numbers: the stored type where NumPy has it, float32 otherwise (bf16, f8, GGUF)."""
+        """Rows start:stop as numbers, in the stored type if NumPy has it, else in float32 (bf16, f8, GGUF)."""
         info = self.tensors[name]
         if not info.shape:
             raise BadRequest(f"{name} is a scalar and has no rows; read it whole with tensor({name!r})")
@@ -118,7 +117,7 @@ class Checkpoint:
         return dtypes.decode(info.dtype, self.read_bytes(name, begin, end), shape)
 
     def tensor(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, as `rows` gives it."""
+        """The whole tensor, decoded as by `rows`."""
         info = self.tensors[name]
         if info.shape:
             return self.rows(name)

@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except TiebeamError as error:
-        click.echo(f"tiebeam: {error}", err=True)
+        click.echo(f"tiebeam: {error}".replace("force=True", "--force"), err=True)
         sys.exit(1 if isinstance(error, ProofFailed) else 2 if isinstance(error, BadRequest) else 3)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; say nothing, as other tools do

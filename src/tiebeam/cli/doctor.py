@@ -141,7 +141,7 @@ def _examine(model: str, base: str | None, embed: str | None, head: str | None, 
 
 def _walk(roots: tuple[str, ...]) -> Iterator[str]:
     """Directories that hold a model or an adapter, trees of several processes among them, and lone GGUF files."""
-    from tiebeam.checkpoint.distributed.detect import is_model_tree
+    from tiebeam.checkpoint.distributed.detect import is_distributed_model
 
     seen: set[str] = set()
     for root in roots:
@@ -152,7 +152,7 @@ def _walk(roots: tuple[str, ...]) -> Iterator[str]:
             if {"config.json", "adapter_config.json"} & set(files) or any(f.endswith(".safetensors") for f in files):
                 seen.add(where)
                 yield where
-            elif is_model_tree(Path(where).name, files):
+            elif is_distributed_model(Path(where).name, files):
                 if str(Path(where).parent) not in seen:  # a run's directory stands for the tree in it
                     yield where
             else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiebeam._fs import atomic_path
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -212,20 +213,17 @@ def _shown(text: str | None) -> str:
 
 
 def _save_logits(decoder: Decoder, ids: list[int], path: Path) -> dict[str, Any]:
-    """Block by block beside the target, then one rename."""
+    """Write the logits block by block, atomically."""
     import numpy as np
 
     shape = (len(ids), decoder.vocab)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     h = decoder.hidden(ids)  # [T, D]
     try:
-        out = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float32, shape=shape)
-        for start in range(0, len(h), 32):
-            out[start : start + 32] = decoder.unembed(h[start : start + 32])
-        out.flush()
-        beside.replace(path)
+        with atomic_path(path, durable=False) as temporary:
+            out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+            for start in range(0, len(h), 32):
+                out[start : start + 32] = decoder.unembed(h[start : start + 32])
+            out.flush()
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        beside.unlink(missing_ok=True)
     return {"file": str(path), "shape": list(shape)}

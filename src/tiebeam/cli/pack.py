@@ -7,27 +7,16 @@ from pathlib import Path
 
 import click
 
-from tiebeam.budget import human_bytes
+from tiebeam.budget import human_bytes, parse_bytes
 from tiebeam.cli import render
 from tiebeam.errors import BadRequest
 
-_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-
 
 def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    text = value.strip().upper().replace(",", "").replace("_", "")
-    for unit, size in _UNITS.items():
-        if text.endswith(unit):
-            text, factor = text.removesuffix(unit).strip(), size
-            break
-    else:
-        factor = 1
     try:
-        return round(float(text) * factor)
-    except ValueError:
-        raise BadRequest(f"--limit is {value!r}; write bytes, or 16MB") from None
+        return None if value is None else parse_bytes(value)
+    except BadRequest as error:
+        raise BadRequest(f"--limit: {error}") from None
 
 
 @click.command(short_help="The quantised, compressed artifact of a run.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tiebeam._fs import write_text
 from tiebeam._version import __version__
 from tiebeam.compare.exhibits import heat, samples
 from tiebeam.compare.held_out_losses import mean_and_error, token_counts
@@ -114,8 +115,8 @@ def write(out: Path, document: dict[str, Any]) -> None:
     from tiebeam.compare.report_page import page
 
     figures = draw(document, out / FIGURES)
-    _put(out / DOCUMENT, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    _put(out / PAGE, page(document, figures))
+    write_text(out / DOCUMENT, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_text(out / PAGE, page(document, figures))
 
 
 def _variant(variant: Variant, examined: Sequence[Examined]) -> dict[str, Any]:
@@ -164,12 +165,6 @@ def _machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
         "system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count(), "threads": threads,
     }  # fmt: skip
-
-
-def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)
 
 
 def base_settings(**options: Any) -> Settings:

@@ -7,12 +7,12 @@ threads is settled once for all: a later run must not get fewer because the earl
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._fs import write_text
 from tiebeam.compare.subprocess_run import Outcome, train_apart
 from tiebeam.compare.variants import Contender
 from tiebeam.errors import BadRequest, TiebeamError
@@ -65,7 +65,7 @@ def claim(out: Path, plan: dict[str, Any], force: bool = False) -> dict[str, Any
             )
         plan = {**plan, "threads": threads}
     out.mkdir(parents=True, exist_ok=True)
-    _write(held, json.dumps(plan, indent=2) + "\n")
+    write_text(held, json.dumps(plan, indent=2) + "\n")
     return plan
 
 
@@ -102,7 +102,7 @@ def _train(
     outcome = _one(run, corpus, resume, apart, report, interrupted)
     if not outcome.finished:
         raise Interrupted(f"{run.path} stopped after {outcome.steps:,} steps")
-    _write(run.path / MEMORY, json.dumps({"peak_bytes": outcome.peak_bytes}) + "\n")
+    write_text(run.path / MEMORY, json.dumps({"peak_bytes": outcome.peak_bytes}) + "\n")
 
 
 def _spent(run: Planned) -> bool:
@@ -168,9 +168,3 @@ def final_of(path: Path) -> dict[str, Any]:
     found = _final(RunDirectory.open(path))
     assert found, f"{path} is not finished"
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from tiebeam._fs import write_bytes, write_json
 from tiebeam._version import __version__
-from tiebeam.corpus.build_directory import put_in_place, refuse_foreign, workshop_of, write, write_json
+from tiebeam.corpus.build_directory import partial_directory, put_in_place, refuse_foreign
 from tiebeam.corpus.shards import SHARD_TOKENS, ShardWriter, Tokens, open_shard
 from tiebeam.corpus.split import SIDES, Census, Side, Split
 from tiebeam.corpus.store import (
@@ -122,11 +123,13 @@ def build_corpus(
     if found := _finished(target, key, listing):
         return found
     refuse_foreign(target)
-    with workshop_of(target, lambda: report("waiting for another build of this corpus", 0, 0)) as workshop:
+    with partial_directory(target, lambda: report("waiting for another build of this corpus", 0, 0)) as directory:
         if found := _finished(target, key, listing):  # by another process, while this one waited
             return found
-        _Builder(workshop, key, settings, given, report).build(listing, [str(source) for source in sources] or [PYTHON])
-        put_in_place(workshop, target)
+        _Builder(directory, key, settings, given, report).build(
+            listing, [str(source) for source in sources] or [PYTHON]
+        )
+        put_in_place(directory, target)
     return open_built(target, read_manifest(target))
 
 
@@ -155,10 +158,12 @@ def _contents(files: Sequence[SourceFile]) -> str:
 
 
 class _Builder:
-    """One build in one workshop."""
+    """One build in one directory."""
 
-    def __init__(self, workshop: Path, key: str, settings: Settings, given: Tokenizer | None, report: Progress) -> None:
-        self.workshop, self.key, self.settings, self.given, self.report = workshop, key, settings, given, report
+    def __init__(
+        self, directory: Path, key: str, settings: Settings, given: Tokenizer | None, report: Progress
+    ) -> None:
+        self.directory, self.key, self.settings, self.given, self.report = directory, key, settings, given, report
 
     def build(self, listing: Listing, sources: list[str]) -> None:
         plan = self._count(listing)
@@ -186,8 +191,8 @@ class _Builder:
             "skipped": dict(plan.skipped),
             "notes": _notes(plan, self.settings, tokenizer, splits),
         }
-        write_json(self.workshop / MANIFEST, manifest)
-        (self.workshop / _STATE).unlink()
+        write_json(self.directory / MANIFEST, manifest)
+        (self.directory / _STATE).unlink()
 
     def _count(self, listing: Listing) -> _Plan:
         """The first reading: what is text, how much of it there is, and where it is split."""
@@ -241,13 +246,13 @@ class _Builder:
                 yield piece
 
     def _take_up(self, plan: _Plan) -> dict[str, Any]:
-        """Where an interrupted build of the same corpus stood; anything else in the workshop is swept out."""
-        path = self.workshop / _STATE
+        """The state of an interrupted build of the same corpus; anything else in the directory is deleted."""
+        path = self.directory / _STATE
         with contextlib.suppress(OSError, ValueError):
             state = json.loads(path.read_bytes())
             if isinstance(state, dict) and (state.get("key"), state.get("digest")) == (self.key, plan.digest):
                 return state
-        for stale in self.workshop.iterdir():
+        for stale in self.directory.iterdir():
             stale.unlink()
         state = {"key": self.key, "digest": plan.digest}
         write_json(path, state)
@@ -255,13 +260,13 @@ class _Builder:
 
     def _tokenizer(self, plan: _Plan) -> Tokenizer:
         if self.given is not None:
-            write(self.workshop / self.given.filename, self.given.raw)
+            write_bytes(self.directory / self.given.filename, self.given.raw)
             return self.given
-        path = self.workshop / "tokenizer.json"
+        path = self.directory / "tokenizer.json"
         if path.is_file():
             return open_tokenizer(path, BOUNDARY)
         tokenizer = train_bpe(self._sample(plan), self.settings.vocab)
-        write(path, tokenizer.raw)
+        write_bytes(path, tokenizer.raw)
         return tokenizer
 
     def _sample(self, plan: _Plan) -> Iterator[str]:
@@ -283,9 +288,9 @@ class _Builder:
         done = 0
         if "pieces" in state:
             marked = {side: _Count(**state["splits"][side]) for side in SIDES}
-            if all(ShardWriter.can_resume(self.workshop, side, vocab, marked[side].tokens, size) for side in SIDES):
+            if all(ShardWriter.can_resume(self.directory, side, vocab, marked[side].tokens, size) for side in SIDES):
                 counts, done = marked, state["pieces"]
-        writers = {side: ShardWriter(self.workshop, side, vocab, counts[side].tokens, size) for side in SIDES}
+        writers = {side: ShardWriter(self.directory, side, vocab, counts[side].tokens, size) for side in SIDES}
         when = time.monotonic()
         for batch in _batches(itertools.islice(plan.split.sides(self._pieces(plan.files)), done, None)):
             done += len(batch)
@@ -300,7 +305,7 @@ class _Builder:
                 for writer in writers.values():
                     writer.mark()
                 standing = {side: asdict(counts[side]) for side in SIDES}
-                write_json(self.workshop / _STATE, {**state, "splits": standing, "pieces": done})
+                write_json(self.directory / _STATE, {**state, "splits": standing, "pieces": done})
                 when = time.monotonic()
         return {side: counts[side].to_dict(writers[side].close()) for side in SIDES}
 

@@ -14,7 +14,7 @@ from typing import Any
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.open import assemble
+from tiebeam.checkpoint.open import open_shards
 from tiebeam.doctor.findings import Finding
 from tiebeam.equality import compare
 from tiebeam.errors import BadRequest, UnreadableInput
@@ -75,7 +75,7 @@ def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
     names = files.names()
     for name, format in (("adapter_model.safetensors", "safetensors"), ("adapter_model.bin", "pytorch")):
         if name in names:
-            return assemble(source, format, files, [name], None)
+            return open_shards(source, format, files, [name], None)
     raise UnreadableInput(f"{source} has an adapter_config.json but no adapter_model.safetensors or .bin")
 
 

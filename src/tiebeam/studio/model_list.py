@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 
 METRICS, RUN, REPORT = "metrics.jsonl", "run.json", "report.json"
-_WEIGHTS = re.compile(r"\.(safetensors|gguf|bin|pt|pth|ckpt|npz)$")
-_STATE = re.compile(r"^(adapter_|training_args|optimizer|scheduler|scaler|rng_state|resume\.)")
 _DEPTH, _MOST = 5, 400  # how deep below the root is looked, and how many are listed
 
 
@@ -163,8 +162,8 @@ def _files(path: Path) -> list[str]:
 
 def is_model(path: Path) -> bool:
     if path.is_dir():
-        return any(_WEIGHTS.search(name) and not _STATE.match(name) for name in _files(path))
-    return bool(_WEIGHTS.search(path.name))
+        return any(map(holds_weights, _files(path)))
+    return path.name.endswith(WEIGHT_SUFFIXES)
 
 
 def _is_run(path: Path) -> bool:

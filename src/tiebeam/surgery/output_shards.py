@@ -16,6 +16,7 @@ from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.distributed.detect import FORMATS as TREES
+from tiebeam.checkpoint.file_roles import is_adapter, is_document, is_training_state, is_weights_copy
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.formats.safetensors import read_header
 from tiebeam.checkpoint.write.copy_bytes import BLOCK, Content, Made, Span
@@ -23,16 +24,6 @@ from tiebeam.checkpoint.write.safetensors import Entry, arrange
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery.edits import Shard
 
-_WEIGHTS = re.compile(
-    r"\.(safetensors|bin|pt|pth|ckpt|gguf|npz|h5|msgpack|onnx|onnx_data|ot|tflite|mlmodel)$|\.index\.json$|\.data-\d+-of-"
-)
-_TRAINING = re.compile(r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler)")
-_ADAPTER = re.compile(r"^adapter_")
-_BESIDE_A_FILE = re.compile(
-    r"^(config|generation_config|tokenizer.*|vocab|special_tokens_map|added_tokens|preprocessor_config|processor_config"
-    r"|chat_template)\.(json|model|jinja|txt)$|^merges\.txt$|^(README|LICENSE|NOTICE)(\.\w+)?$",
-    re.IGNORECASE,
-)
 _NUMBER = re.compile(r"-(\d{5,}-of-\d{5,})\.\w+$")
 _SKIPPED_FOLDERS = {".git", ".cache", "__pycache__"}
 _FILE_SIZE = 5 << 30  # as the Hub's tools cut large models
@@ -194,9 +185,9 @@ def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
         if name in used or name in target_names:
             continue
         if not is_directory(checkpoint):
-            if _BESIDE_A_FILE.match(name) and checkpoint.format != "gguf":
+            if is_document(name) and checkpoint.format != "gguf":
                 kept.append((name, _checked(files, name)))
-        elif (_WEIGHTS.search(name) and not _ADAPTER.match(name)) or _TRAINING.match(name):
+        elif (is_weights_copy(name) and not is_adapter(name)) or is_training_state(name):
             left.append(name)
         else:
             kept.append((name, _checked(files, name)))
@@ -210,7 +201,7 @@ def _beside_a_tree(checkpoint: Checkpoint, files: LocalFiles, target_names: set[
     """The documents that lie with the config; the rest of a training's folder is not the model's."""
     folder = checkpoint.config_name.rpartition("/")[0]
     names = LocalFiles(files.root / folder).names()
-    kept = [name for name in names if _BESIDE_A_FILE.match(name) and name not in target_names]
+    kept = [name for name in names if is_document(name) and name not in target_names]
     return Companions(tuple((name, _checked(files, f"{folder}/{name}" if folder else name)) for name in kept), ())
 
 
@@ -226,7 +217,7 @@ def _folders(files: LocalFiles) -> tuple[list[tuple[str, Path]], list[str]]:
             continue
         for name in sorted(names):
             where = (inside / name).as_posix()
-            if _WEIGHTS.search(name):
+            if is_weights_copy(name):
                 left.append(where)
             else:
                 kept.append((where, _checked(files, where)))

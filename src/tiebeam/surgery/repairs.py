@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiebeam.checkpoint.write.copy_bytes import BLOCK
+from tiebeam.equality import same_bytes
 from tiebeam.errors import BadRequest
 from tiebeam.surgery.cases import Case
 from tiebeam.surgery.edits import Edit
@@ -47,7 +47,7 @@ def drop_followers(case: Case) -> Edit:
     """The way back: what the flag will tie again is not stored twice. Each must be equal to what it follows."""
     followers = _followers(case, stored=True)
     for name, leader in followers.items():
-        if not _same_bytes(case, leader, name):
+        if not same_bytes(case.checkpoint, leader, name):
             raise BadRequest(f"{name} would be tied to {leader}, but the two differ; tying them would change the model")
     return Edit(drop=frozenset(followers))
 
@@ -70,14 +70,3 @@ def _followers(case: Case, stored: bool) -> dict[str, str]:
         for follower, leader in ties.items()
         if leader in case.stored and (follower in case.stored) is stored
     }
-
-
-def _same_bytes(case: Case, left: str, right: str) -> bool:
-    checkpoint = case.checkpoint
-    a, b = checkpoint.tensors[left], checkpoint.tensors[right]
-    if (a.dtype, a.shape, a.strides, a.nbytes) != (b.dtype, b.shape, b.strides, b.nbytes):
-        return False
-    return all(
-        checkpoint.read_bytes(left, at, at + BLOCK) == checkpoint.read_bytes(right, at, at + BLOCK)
-        for at in range(0, a.nbytes, BLOCK)
-    )

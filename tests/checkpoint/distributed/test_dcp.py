@@ -1,4 +1,4 @@
-"""DCP directories as torch writes them in one process, and what becomes of hostile and damaged ones."""
+"""DCP directories written by torch on one rank, and hostile or damaged variants of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def two(same: bool = False) -> dict[str, torch.Tensor]:
 
 
 def edit(where: Path, change: Callable[[Metadata], None]) -> Path:
-    """The metadata changed by its own classes, and written as torch writes it."""
+    """Edit the metadata with torch's own classes and write it back."""
     metadata = pickle.loads((where / ".metadata").read_bytes())
     change(metadata)
     (where / ".metadata").write_bytes(pickle.dumps(metadata))
@@ -86,13 +86,15 @@ def refusal(source: Path) -> str:
         ((HEAD,), True, "swapped"),
     ],
 )
-def test_the_pair_is_judged_as_in_any_format(tmp_path: Path, names: tuple[str, ...], declared: bool, tie: str) -> None:
+def test_tie_of_a_dcp_checkpoint_is_as_in_other_formats(
+    tmp_path: Path, names: tuple[str, ...], declared: bool, tie: str
+) -> None:
     state = {name: tensor for name, tensor in two().items() if name in (*names, "model.norm.weight")}
     save(tmp_path / "x", {"model": state}, llama_config(tie_word_embeddings=declared))
     assert inspect(tmp_path / "x").tie == tie
 
 
-def test_two_names_for_one_range_are_shared_and_two_ranges_a_twin(tmp_path: Path) -> None:
+def test_one_range_with_two_names_is_shared_and_two_ranges_are_a_twin(tmp_path: Path) -> None:
     where = save(tmp_path / "x", two(same=True), llama_config(tie_word_embeddings=True))
     assert inspect(where).tie == "twin"
 
@@ -113,7 +115,7 @@ def test_two_names_for_one_range_are_shared_and_two_ranges_a_twin(tmp_path: Path
     ],
     ids=["one file", "a file a tensor", "two threads", "safetensors"],
 )
-def test_every_way_of_writing_is_read(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_files_of_every_dcp_writer_are_read(tmp_path: Path, options: dict[str, Any]) -> None:
     state = two() | {"scalar": torch.tensor(3.5), "empty": torch.ones(0, 4), "half": torch.ones(3, 2).bfloat16()}
     if not options.get("serialization_format"):
         state["turned"] = torch.arange(6.0).reshape(2, 3).T
@@ -136,21 +138,21 @@ def test_every_way_of_writing_is_read(tmp_path: Path, options: dict[str, Any]) -
         (lambda model, optim: {**model, **{f"optim.{key}": value for key, value in optim["state"].items()}}, ""),
     ],
 )
-def test_the_model_is_found_among_what_a_trainer_saves(tmp_path: Path, nest: Any, at: str) -> None:
+def test_model_is_found_in_a_trainer_checkpoint(tmp_path: Path, nest: Any, at: str) -> None:
     moments = {f"{name}.exp_avg": torch.zeros_like(tensor) for name, tensor in two().items()}
     state = nest(two(), {"state": moments, "param_groups": [{"lr": 0.1}]})
     checkpoint = open_checkpoint(save(tmp_path / "x", state))
     assert set(checkpoint.tensors) == set(two())
-    assert (f"the weights are {at!r}" in checkpoint.notes[0]) is bool(at)
+    assert (f"the weights are under {at!r}" in checkpoint.notes[0]) is bool(at)
 
 
-def test_a_wrapper_in_the_names_is_no_obstacle(tmp_path: Path) -> None:
+def test_wrapper_prefix_in_the_names_is_handled(tmp_path: Path) -> None:
     state = {f"module.{name}": tensor for name, tensor in two().items()}
     report = inspect(save(tmp_path / "x", {"model": state}, llama_config(tie_word_embeddings=False)))
     assert report.tie == "untied"
 
 
-def test_the_config_of_the_folder_above_counts_and_none_is_said(
+def test_config_of_the_parent_folder_is_used_and_a_missing_one_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = save(tmp_path / "step-1", two())
@@ -165,8 +167,8 @@ def test_the_config_of_the_folder_above_counts_and_none_is_said(
     assert inspect(".").tie == "torn"
 
 
-def test_metadata_of_every_process_by_itself_is_joined(tmp_path: Path) -> None:
-    """As a writer without collectives leaves it: `__0.metadata`, `__1.metadata`."""
+def test_metadata_files_of_all_ranks_are_joined(tmp_path: Path) -> None:
+    """As a writer without collectives writes it: `__0.metadata`, `__1.metadata`."""
     first, second = two(), two()
     where = save(tmp_path / "x", {EMBED: first[EMBED]})
     other = save(tmp_path / "y", {HEAD: second[HEAD]})
@@ -183,21 +185,23 @@ def test_metadata_of_every_process_by_itself_is_joined(tmp_path: Path) -> None:
     assert inspect(where).tie == "untied"
 
 
-def test_the_hugging_face_writer_of_one_process_is_an_ordinary_model(tmp_path: Path) -> None:
+def test_hugging_face_writer_with_one_rank_makes_an_ordinary_model(tmp_path: Path) -> None:
     dcp.save(two(), storage_writer=HuggingFaceStorageWriter(str(tmp_path / "x")), no_dist=True)
     report = inspect(tmp_path / "x")
     assert (report.format, report.tie) == ("safetensors", "untied")
 
 
-def test_a_tensor_of_an_unknown_type_is_left_out_with_a_note(tmp_path: Path) -> None:
+def test_tensor_of_an_unknown_type_is_skipped_with_a_note(tmp_path: Path) -> None:
     where = save(tmp_path / "x", two() | {"packed": torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)})
     checkpoint = open_checkpoint(where)
     assert set(checkpoint.tensors) == set(two())
-    assert checkpoint.notes[1] == "tensors left out, 1 in all: 'packed' is of the element type torch.float4_e2m1fn_x2"
+    assert checkpoint.notes[1] == (
+        "skipped tensors with an unsupported element type (1): 'packed' is torch.float4_e2m1fn_x2"
+    )
 
 
 def cut(where: Path, boxes: list[tuple[list[int], list[int]]]) -> Path:
-    """A DCP directory of one tensor, cut into these (offsets, sizes), one file a piece."""
+    """A DCP directory of one tensor in the given chunks (offsets, sizes), one file per chunk."""
     whole = torch.tensor(table(0))
     where.mkdir()
     storage, chunks = {}, []
@@ -222,7 +226,7 @@ def cut(where: Path, boxes: list[tuple[list[int], list[int]]]) -> Path:
     ],
     ids=["mesh", "uneven", "rows"],
 )
-def test_a_tensor_cut_along_several_dimensions_is_put_together(
+def test_tensor_sharded_along_several_dimensions_is_joined(
     tmp_path: Path, boxes: list[tuple[list[int], list[int]]]
 ) -> None:
     checkpoint = open_checkpoint(cut(tmp_path / "x", boxes))
@@ -233,16 +237,16 @@ def test_a_tensor_cut_along_several_dimensions_is_put_together(
     assert checkpoint.read_bytes(EMBED, 301, 333) == raw[301:333]
 
 
-def test_boxes_of_the_right_sum_that_overlap_are_refused(tmp_path: Path) -> None:
+def test_overlapping_chunks_of_the_right_total_size_are_refused(tmp_path: Path) -> None:
     boxes = [([0, 0], [20, 8]), ([20, 0], [20, 4]), ([20, 2], [20, 4])]
-    with pytest.raises(UnreadableInput, match="its pieces overlap"):
+    with pytest.raises(UnreadableInput, match="its shards overlap"):
         open_checkpoint(cut(tmp_path / "x", boxes))
 
 
 # Numbers that are not read
 
 
-def test_a_transformed_blob_is_said_and_nothing_is_guessed(tmp_path: Path) -> None:
+def test_transformed_blob_is_reported_as_unreadable(tmp_path: Path) -> None:
     def compress(metadata: Metadata) -> None:
         for key in (EMBED, HEAD):
             metadata.storage_data[index(key)].transform_descriptors = ["zstd"]
@@ -253,7 +257,7 @@ def test_a_transformed_blob_is_said_and_nothing_is_guessed(tmp_path: Path) -> No
     assert "whether they are equal is not known" in message
 
 
-def test_one_matrix_needs_no_numbers(tmp_path: Path) -> None:
+def test_tied_model_with_one_matrix_needs_no_numbers(tmp_path: Path) -> None:
     def compress(metadata: Metadata) -> None:
         metadata.storage_data[index(EMBED)].transform_descriptors = ["zstd"]
 
@@ -265,7 +269,7 @@ def test_one_matrix_needs_no_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../outside.distcp", "/etc/passwd", "a/../../outside.distcp", "", "x\0y"])
-def test_a_path_out_of_the_directory_is_refused(tmp_path: Path, path: str) -> None:
+def test_path_out_of_the_directory_is_refused(tmp_path: Path, path: str) -> None:
     where = save(tmp_path / "inside", two())
     shutil.copy(where / "__0_0.distcp", tmp_path / "outside.distcp")
     (tmp_path / "config.json").write_text(json.dumps(llama_config()))  # the folder above is read, and still not left to
@@ -273,10 +277,10 @@ def test_a_path_out_of_the_directory_is_refused(tmp_path: Path, path: str) -> No
     def lead_out(metadata: Metadata) -> None:
         metadata.storage_data[index(HEAD)].relative_path = path
 
-    assert "outside its own directory" in refusal(edit(where, lead_out))
+    assert "outside the model's directory" in refusal(edit(where, lead_out))
 
 
-def test_a_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
     where = save(tmp_path / "inside", two())
     (where / "__0_0.distcp").rename(tmp_path / "outside.distcp")
     (where / "__0_0.distcp").symlink_to(tmp_path / "outside.distcp")
@@ -362,24 +366,26 @@ def _nowhere(metadata: Metadata) -> None:
     [
         (_grow, "more than its files hold"),
         (_hole, "8 of its 320 numbers are missing"),
-        (_stick_out, "sticks out"),
-        (_overlap, "its pieces overlap"),
+        (_stick_out, "exceeds it"),
+        (_overlap, "its shards overlap"),
         (_another_shape, "should be F32 [8, 40]"),
         (_past_the_end, "is truncated"),
-        (_negative, "no file can have"),
+        (_negative, "impossible byte range"),
         (_nowhere, "does not say where"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_the_metadata_claims_is_checked(tmp_path: Path, change: Any, said: str) -> None:
+def test_inconsistent_metadata_is_refused(tmp_path: Path, change: Any, said: str) -> None:
     where = edit(save(tmp_path / "x", two()), change)
     with pytest.raises(UnreadableInput, match=re.escape(said)) as caught:
         open_checkpoint(where).tensor(EMBED)
     assert one_sentence(caught.value)
 
 
-def test_a_list_of_pieces_mentioned_by_every_tensor_is_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_MAX_PIECES", 20_000)
+def test_chunk_list_referenced_by_every_tensor_exceeds_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_MAX_CHUNKS", 20_000)
     where = save(tmp_path / "x", two())
 
     def multiply(metadata: Metadata) -> None:
@@ -389,7 +395,7 @@ def test_a_list_of_pieces_mentioned_by_every_tensor_is_a_bomb(tmp_path: Path, mo
         info = metadata.storage_data[index(EMBED)]
         metadata.storage_data = {MetadataIndex(str(i), [0, 0]): info for i in range(500)}
 
-    assert "refused as a bomb" in refusal(edit(where, multiply))
+    assert "refusing to read" in refusal(edit(where, multiply))
 
 
 def test_damaged_metadata_ends_in_a_result_or_one_sentence(tmp_path: Path) -> None:
@@ -399,14 +405,14 @@ def test_damaged_metadata_ends_in_a_result_or_one_sentence(tmp_path: Path) -> No
     assert outcomes == {True, False}
 
 
-def test_cut_metadata_is_one_sentence(tmp_path: Path) -> None:
+def test_truncated_metadata_is_refused_in_one_sentence(tmp_path: Path) -> None:
     where = save(tmp_path / "x", two())
     raw = (where / ".metadata").read_bytes()
     for length in range(0, len(raw), 23):
         assert not survives(where / ".metadata", raw[:length])
 
 
-def test_a_damaged_blob_ends_in_a_result_or_one_sentence(tmp_path: Path) -> None:
+def test_damaged_blob_ends_in_a_result_or_one_sentence(tmp_path: Path) -> None:
     where = save(tmp_path / "x", {EMBED: two()[EMBED][:6], HEAD: two()[HEAD][:6]})
     path = where / "__0_0.distcp"
     outcomes = {survives(path, damaged) for damaged in mangled(path.read_bytes(), 300, seed=12)}
@@ -426,7 +432,7 @@ def shard(where: Path, number: int, offsets: object, **tensors: np.ndarray) -> N
 
 
 @pytest.mark.parametrize("level", ["", "model."])
-def test_an_optimizer_in_shards_is_mentioned_and_not_counted(tmp_path: Path, level: str) -> None:
+def test_optimizer_tensors_in_shards_are_noted_and_not_counted(tmp_path: Path, level: str) -> None:
     names = (level + EMBED, level + HEAD, "optimizer.0.1.exp_avg")
     for number, rows in enumerate((slice(0, 20), slice(20, VOCAB))):
         offsets = {name: {"saved_offsets": [rows.start, 0]} for name in names}
@@ -434,7 +440,7 @@ def test_an_optimizer_in_shards_is_mentioned_and_not_counted(tmp_path: Path, lev
     report = inspect(tmp_path)
     assert (report.tie, report.params.stored) == ("untied", 2 * VOCAB * DIM)
     assert (report.pair.embed.name, report.pair.head.name) == (EMBED, HEAD)
-    assert report.notes[0].endswith("1 tensor of an optimizer left alone")
+    assert report.notes[0].endswith("1 tensor of an optimizer ignored")
 
 
 @pytest.mark.parametrize(

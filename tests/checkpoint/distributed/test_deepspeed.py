@@ -1,4 +1,4 @@
-"""DeepSpeed's folders, as DeepSpeed 0.19.8 wrote them (see deepspeed_checkpoints.py), against its own consolidation."""
+"""Folders that DeepSpeed 0.19.8 wrote (see deepspeed_checkpoints.py), compared with its own consolidation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIM_0, OPTIM_1 = (f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for r
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As written, with DeepSpeed's answers moved aside: they would be a model of their own."""
+    """As written, without DeepSpeed's consolidated weights, which would be opened instead."""
     out = tmp_path_factory.mktemp("deepspeed")
     with tarfile.open(Path(__file__).with_name("deepspeed.tar.xz")) as archive:
         archive.extractall(out, filter="data")
@@ -50,7 +50,7 @@ def step(where: Path) -> Path:
 
 
 class Inert:
-    """Stands for DeepSpeed's classes, which are not installed."""
+    """Replaces DeepSpeed's classes, which are not installed."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -66,7 +66,7 @@ class PickleModule:
 
 
 def resave(path: Path, change: Any) -> None:
-    """The file loaded by torch, changed, and saved again."""
+    """Load a file with torch, change it and save it again."""
     state = torch.load(path, weights_only=False, pickle_module=PickleModule)
     change(state)
     torch.save(state, path)
@@ -80,8 +80,8 @@ def refusal(source: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_number_is_deepspeeds_own(written: Path, case: str) -> None:
-    """ZeRO 3's fp32 copies to the bit; below, the weights are stored in bf16, which the fp32 copies round to."""
+def test_every_number_equals_deepspeeds_consolidation(written: Path, case: str) -> None:
+    """ZeRO 3 gives the exact fp32 copies; ZeRO 1 and 2 store bf16 weights, to which the fp32 copies round."""
     checkpoint, expected = open_checkpoint(written / case), load_file(written / f"{case}.safetensors")
     assert set(checkpoint.tensors) - set(expected) == ({FROZEN} if case == "zero1_tied" else set())  # lost by its tool
     for name, tensor in expected.items():
@@ -91,7 +91,7 @@ def test_every_number_is_deepspeeds_own(written: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_tie_and_the_findings(written: Path, case: str) -> None:
+def test_tie_and_the_findings(written: Path, case: str) -> None:
     seen = examine(written / case)
     report, kind = seen.report, case.split("_")[1]
     assert report.format == "deepspeed"
@@ -103,7 +103,7 @@ def test_the_tie_and_the_findings(written: Path, case: str) -> None:
     assert report.params.total == whole - (41 * 8 if kind == "tied" else 0)
 
 
-def test_the_alias_is_the_one_that_deepspeed_noted(copy: Path, written: Path, tmp_path: Path) -> None:
+def test_alias_is_the_one_that_deepspeed_recorded(copy: Path, written: Path, tmp_path: Path) -> None:
     where = tmp_path / "tied"
     shutil.copytree(written / "zero3_tied", where)
     resave(step(where) / MODEL_0, lambda state: state["shared_params"].clear())
@@ -112,12 +112,12 @@ def test_the_alias_is_the_one_that_deepspeed_noted(copy: Path, written: Path, tm
 
 
 @pytest.mark.parametrize("source", ["", "global_step1", f"global_step1/{MODEL_0}", f"global_step1/{OPTIM_1}"])
-def test_any_place_in_the_tree_leads_to_the_model(written: Path, source: str) -> None:
+def test_any_path_in_the_checkpoint_opens_the_model(written: Path, source: str) -> None:
     report = inspect(written / "zero3_untied" / source)
     assert (report.tie, report.architecture, report.pair.declared) == ("untied", "llama", False)
 
 
-def test_without_the_file_latest_the_only_step_is_taken(copy: Path) -> None:
+def test_without_a_latest_file_the_only_step_is_opened(copy: Path) -> None:
     (copy / "latest").unlink()
     assert inspect(copy).tie == "untied"
     shutil.copytree(step(copy), copy / "global_step2")
@@ -128,14 +128,14 @@ def test_without_the_file_latest_the_only_step_is_taken(copy: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("global_step9", "holds no checkpoint"), ("../elsewhere", "outside its own directory"), ("", "does not name")],
+    [("global_step9", "holds no checkpoint"), ("../elsewhere", "outside the model's directory"), ("", "does not name")],
 )
-def test_a_latest_that_leads_nowhere_is_refused(copy: Path, text: str, said: str) -> None:
+def test_latest_file_with_a_wrong_folder_is_refused(copy: Path, text: str, said: str) -> None:
     (copy / "latest").write_text(text)
     assert said in refusal(copy)
 
 
-def test_a_consolidated_model_beside_the_states_is_the_model(copy: Path, written: Path) -> None:
+def test_consolidated_model_beside_the_states_is_the_model(copy: Path, written: Path) -> None:
     shutil.copy(written / "zero3_untied.safetensors", copy / "model.safetensors")
     assert inspect(copy).format == "safetensors"
 
@@ -163,15 +163,15 @@ def _more_numbers(where: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda where: (step(where) / OPTIM_1).unlink(), "belongs to a job of 2 processes, and the states of 1"),
-        (lambda where: (step(where) / OPTIM_0).unlink(), "of 2 processes only 1 are there"),
-        (lambda where: [(step(where) / name).unlink() for name in (OPTIM_0, OPTIM_1)], "are not there"),
-        (_partition_count, "belongs to a job of 4 processes"),
+        (lambda where: (step(where) / OPTIM_1).unlink(), "belongs to a run of 2 ranks, and the states of 1"),
+        (lambda where: (step(where) / OPTIM_0).unlink(), "optimizer states of 2 ranks are needed and 1 are there"),
+        (lambda where: [(step(where) / name).unlink() for name in (OPTIM_0, OPTIM_1)], "are missing"),
+        (_partition_count, "belongs to a run of 4 ranks"),
         (_no_groups, "holds no fp32_flat_groups"),
-        (_more_numbers, "the layout is another"),
+        (_more_numbers, "this layout is not known"),
     ],
 )
-def test_a_layout_that_is_not_clear_is_said_and_nothing_is_guessed(copy: Path, change: Any, said: str) -> None:
+def test_unclear_layout_is_reported_as_unreadable(copy: Path, change: Any, said: str) -> None:
     change(copy)
     message = refusal(copy)
     assert f"{EMBED} [41, 8] and {HEAD} [41, 8]" in message
@@ -182,7 +182,7 @@ def test_a_layout_that_is_not_clear_is_said_and_nothing_is_guessed(copy: Path, c
     assert checkpoint.tensors[EMBED].shape == (41, 8)
 
 
-def test_a_tied_model_needs_no_numbers(written: Path, tmp_path: Path) -> None:
+def test_tied_model_needs_no_numbers(written: Path, tmp_path: Path) -> None:
     where = tmp_path / "tied"
     shutil.copytree(written / "zero3_tied", where)
     (step(where) / OPTIM_1).unlink()
@@ -194,9 +194,9 @@ def test_a_tied_model_needs_no_numbers(written: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_tensor_and_pipeline_parallel_folders_are_refused_with_the_way_out(copy: Path, tmp_path: Path) -> None:
+def test_tensor_and_pipeline_parallel_folders_are_refused_with_advice(copy: Path, tmp_path: Path) -> None:
     shutil.copy(step(copy) / MODEL_0, step(copy) / MODEL_0.replace("mp_rank_00", "mp_rank_01"))
-    assert "cut over 2 tensor-parallel processes" in refusal(copy)
+    assert "sharded over 2 tensor-parallel ranks" in refusal(copy)
     (tmp_path / "pipeline").mkdir()
     for layer in range(2):
         torch.save(
@@ -204,7 +204,7 @@ def test_tensor_and_pipeline_parallel_folders_are_refused_with_the_way_out(copy:
         )
     message = refusal(tmp_path / "pipeline")
     assert "pipeline-parallel" in message
-    assert "look into one file" in message
+    assert "or name one of the files" in message
     assert open_checkpoint(tmp_path / "pipeline" / "layer_00-model_states.pt").tensors
 
 
@@ -231,13 +231,13 @@ def test_untie_and_tie_write_a_whole_model(written: Path, tmp_path: Path, case: 
 
 
 @pytest.mark.parametrize("name", [MODEL_0, OPTIM_0])
-def test_a_damaged_file_ends_in_a_result_or_one_sentence(copy: Path, name: str) -> None:
+def test_damaged_file_ends_in_a_result_or_one_sentence(copy: Path, name: str) -> None:
     path = step(copy) / name
     outcomes = {survives(path, damaged) for damaged in mangled(path.read_bytes(), 200, seed=21)}
     assert outcomes == {True, False}
 
 
 @pytest.mark.parametrize("name", [MODEL_0, OPTIM_0])
-def test_a_damaged_pickle_in_a_sound_archive_ends_in_a_result_or_one_sentence(copy: Path, name: str) -> None:
+def test_damaged_pickle_in_a_sound_archive_ends_in_a_result_or_one_sentence(copy: Path, name: str) -> None:
     path = step(copy) / name
     damage_pickle(path, 200, seed=22)

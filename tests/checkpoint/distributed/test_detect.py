@@ -1,4 +1,4 @@
-"""Checkpoints of two real processes, opened before anyone consolidated them: the same model as when saved whole."""
+"""Checkpoints of two real ranks open without consolidation and equal the consolidated model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.distributed_models import KINDS, VOCAB
 from helpers.mangling import damage_pickle, mangled, survives
-from helpers.spread_models import KINDS, VOCAB
 from tiebeam import inspection
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.doctor import examine
@@ -31,7 +31,7 @@ ONE_STORAGE = ("dtensors",)  # torch.save keeps the alias in each process's file
 @pytest.fixture(scope="session")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("spread")
-    program = Path(__file__).parents[2] / "helpers/spread_models.py"
+    program = Path(__file__).parents[2] / "helpers/distributed_models.py"
     subprocess.run([sys.executable, program, out], check=True, capture_output=True, timeout=240)
     return out
 
@@ -50,7 +50,7 @@ def refusal(source: Path | str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tree", TREES)
-def test_every_number_is_what_the_whole_model_has(spread: Path, kind: str, tree: str) -> None:
+def test_every_number_equals_the_consolidated_model(spread: Path, kind: str, tree: str) -> None:
     whole, checkpoint = open_checkpoint(spread / kind / "whole"), open_checkpoint(spread / kind / tree)
     missing = set(whole.tensors) - set(checkpoint.tensors)
     assert missing == ({"lm_head.weight"} if (kind, tree) == ("tied", "hf") else set())
@@ -62,7 +62,7 @@ def test_every_number_is_what_the_whole_model_has(spread: Path, kind: str, tree:
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_rows_and_bytes_are_those_of_the_whole(spread: Path, tree: str) -> None:
+def test_rows_and_bytes_equal_the_consolidated_model(spread: Path, tree: str) -> None:
     whole, checkpoint = open_checkpoint(spread / "untied" / "whole"), open_checkpoint(spread / "untied" / tree)
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         for start, stop in [(0, 0), (0, 1), (20, 22), (40, 41), (5, 41)]:
@@ -73,7 +73,7 @@ def test_rows_and_bytes_are_those_of_the_whole(spread: Path, tree: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tree", TREES)
-def test_the_verdict_the_counts_and_the_findings_are_those_of_the_whole(spread: Path, kind: str, tree: str) -> None:
+def test_tie_counts_and_findings_equal_the_consolidated_model(spread: Path, kind: str, tree: str) -> None:
     whole, seen = examine(spread / kind / "whole"), examine(spread / kind / tree)
     expected, report = whole.report.to_dict(), seen.report.to_dict()
     assert report["declared_by"] == "config.json: tie_word_embeddings"
@@ -95,29 +95,28 @@ def test_the_verdict_the_counts_and_the_findings_are_those_of_the_whole(spread: 
     assert report["params"]["trunk"] == expected["params"]["trunk"]
 
 
-def test_a_tied_model_of_dcp_is_a_twin_and_the_note_says_why(spread: Path) -> None:
+def test_tied_model_of_dcp_is_a_twin_and_the_note_says_why(spread: Path) -> None:
     report = inspect(spread / "tied" / "fsdp2")
     assert report.tie == "twin"
     assert any("once for each of its names" in note for note in report.notes)
 
 
-def test_the_optimizer_is_mentioned_and_not_counted(spread: Path) -> None:
+def test_optimizer_is_noted_and_not_counted(spread: Path) -> None:
     report = inspect(spread / "untied" / "fsdp2")
     assert report.params.stored == inspect(spread / "untied" / "whole").params.stored
     assert report.notes[0] == (
-        "a torch distributed checkpoint (DCP) in 2 files; the weights are 'app.model' in it, "
-        "'app.optim' beside it left alone"
+        "a torch distributed checkpoint (DCP) in 2 files; the weights are under 'app.model', 'app.optim' ignored"
     )
 
 
-def test_an_optimizer_alone_is_no_model(spread: Path) -> None:
+def test_checkpoint_with_only_an_optimizer_is_refused(spread: Path) -> None:
     assert "of an optimizer and none of a model" in refusal(spread / "untied" / "moments")
 
 
 # Where a person points
 
 
-def test_a_trainers_folder_opens_the_tree_in_it(spread: Path, tmp_path: Path) -> None:
+def test_trainer_folder_opens_the_distributed_checkpoint_in_it(spread: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-7"
     shutil.copytree(spread / "untied" / "checkpoint-7", folder)
     shutil.copytree(spread / "untied" / "moments", folder / "optimizer_0")
@@ -131,14 +130,14 @@ def test_a_trainers_folder_opens_the_tree_in_it(spread: Path, tmp_path: Path) ->
     assert inspect(folder / "pytorch_model_fsdp_0").pair.declared is False  # it is found one folder up
 
 
-def test_a_file_of_a_tree_stands_for_all_of_it(spread: Path) -> None:
+def test_one_file_opens_the_whole_distributed_checkpoint(spread: Path) -> None:
     for name in (".metadata", "__1_0.distcp"):
         assert inspect(spread / "untied" / "fsdp2" / name).pair.embed is not None
     assert inspect(spread / "untied" / "dtensors" / "pytorch_model_fsdp_0_rank1.bin").tie == "untied"
     assert inspect(spread / "untied" / "hf" / "shard-00002-model-00001-of-00001.safetensors").tie == "untied"
 
 
-def test_a_whole_model_beside_a_tree_is_the_model(spread: Path, tmp_path: Path) -> None:
+def test_whole_model_is_preferred_to_a_distributed_checkpoint(spread: Path, tmp_path: Path) -> None:
     shutil.copytree(spread / "tied" / "whole", tmp_path / "run")
     shutil.copytree(spread / "untied" / "fsdp2", tmp_path / "run" / "state")
     shutil.copy(spread / "untied" / "fsdp2" / ".metadata", tmp_path / "run")
@@ -148,7 +147,7 @@ def test_a_whole_model_beside_a_tree_is_the_model(spread: Path, tmp_path: Path) 
     assert open_checkpoint(tmp_path / "run").format == "dcp"
 
 
-def test_several_trees_are_named_and_none_is_guessed(spread: Path, tmp_path: Path) -> None:
+def test_several_distributed_checkpoints_are_listed_and_none_is_opened(spread: Path, tmp_path: Path) -> None:
     for step in ("step-100", "step-200"):
         shutil.copytree(spread / "untied" / "fsdp2", tmp_path / step)
     message = refusal(tmp_path)
@@ -159,14 +158,14 @@ def test_several_trees_are_named_and_none_is_guessed(spread: Path, tmp_path: Pat
 # What is refused
 
 
-def test_local_shards_of_fsdp_are_refused_with_the_way_out(spread: Path) -> None:
+def test_local_fsdp_shards_are_refused_with_advice(spread: Path) -> None:
     for source in ("local", "local/pytorch_model_fsdp_rank1.bin"):
         message = refusal(spread / "untied" / source)
         assert "_flat_param" in message
         assert "SHARDED_STATE_DICT" in message
 
 
-def test_plain_tensors_of_several_processes_are_not_put_together(tmp_path: Path) -> None:
+def test_plain_tensors_of_several_ranks_are_not_joined(tmp_path: Path) -> None:
     for rank in range(2):
         torch.save({"model.embed_tokens.weight": torch.ones(4, 2)}, tmp_path / f"model_rank{rank}.pt")
     assert "do not say how they fit together" in refusal(tmp_path)
@@ -174,17 +173,17 @@ def test_plain_tensors_of_several_processes_are_not_put_together(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tree", ["dtensors", "sharded", "column_files", "hf"])
-def test_a_missing_process_is_noticed(spread: Path, tmp_path: Path, tree: str) -> None:
+def test_missing_rank_is_detected(spread: Path, tmp_path: Path, tree: str) -> None:
     shutil.copytree(spread / "untied" / tree, tmp_path / "tree")
     first = next(path for path in sorted((tmp_path / "tree").iterdir()) if "0" in path.name)
     first.unlink()
     if tree != "hf":  # with two processes, the other alone is no set; a third shows that one is missing
         last = next(iter((tmp_path / "tree").iterdir()))
         shutil.copy(last, last.with_name(last.name.replace("rank1", "rank2")))
-    assert "no file of process 0" in (message := refusal(tmp_path / "tree")) or "incomplete" in message
+    assert "no file of rank 0" in (message := refusal(tmp_path / "tree")) or "incomplete" in message
 
 
-def test_a_missing_blob_is_named(spread: Path, tmp_path: Path) -> None:
+def test_missing_blob_is_named(spread: Path, tmp_path: Path) -> None:
     shutil.copytree(spread / "untied" / "fsdp2", tmp_path / "tree")
     (tmp_path / "tree" / "__1_0.distcp").unlink()
     message = refusal(tmp_path / "tree")
@@ -193,17 +192,17 @@ def test_a_missing_blob_is_named(spread: Path, tmp_path: Path) -> None:
     assert "no .metadata, which is written last" in refusal(tmp_path / "tree")
 
 
-def test_megatron_folders_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_megatron_folders_are_refused_with_advice(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"mp_rank_0{rank}").mkdir()
         torch.save({"model": {}}, tmp_path / f"mp_rank_0{rank}" / "model_optim_rng.pt")
     message = refusal(tmp_path)
-    assert "cut over 2 processes" in message
+    assert "sharded over 2 ranks" in message
     assert "convert.py" in message
 
 
 @pytest.mark.parametrize("tree", ["dtensors", "sharded", "hf"])
-def test_a_damaged_part_ends_in_a_result_or_one_sentence(spread: Path, tmp_path: Path, tree: str) -> None:
+def test_damaged_rank_file_ends_in_a_result_or_one_sentence(spread: Path, tmp_path: Path, tree: str) -> None:
     shutil.copytree(spread / "untied" / tree, tmp_path / "tree")
     path = sorted((tmp_path / "tree").iterdir())[-1]
     outcomes = {survives(path, damaged) for damaged in mangled(path.read_bytes(), 120, seed=31)}
@@ -211,7 +210,7 @@ def test_a_damaged_part_ends_in_a_result_or_one_sentence(spread: Path, tmp_path:
 
 
 @pytest.mark.parametrize("tree", ["dtensors", "sharded"])
-def test_a_damaged_pickle_in_a_sound_part_ends_in_a_result_or_one_sentence(
+def test_damaged_pickle_in_a_rank_file_ends_in_a_result_or_one_sentence(
     spread: Path, tmp_path: Path, tree: str
 ) -> None:
     shutil.copytree(spread / "untied" / tree, tmp_path / "tree")
@@ -242,7 +241,9 @@ def test_tie_writes_the_whole_model_that_transformers_opens(spread: Path, tmp_pa
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
 
-def test_a_large_tree_becomes_numbered_files(spread: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_distributed_checkpoint_is_written_as_numbered_shards(
+    spread: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tiebeam.surgery.output_shards._FILE_SIZE", 2000)
     tie(spread / "tied" / "fsdp2", tmp_path / "out")
     assert len(list((tmp_path / "out").glob("model-*-of-*.safetensors"))) > 1
@@ -260,21 +261,21 @@ def test_doctor_fix_drops_the_copy_that_dcp_wrote(spread: Path, tmp_path: Path) 
 # As a person sees it
 
 
-def test_the_command_line_names_the_kind(spread: Path) -> None:
+def test_cli_names_the_format(spread: Path) -> None:
     done = tiebeam("inspect", spread / "untied" / "fsdp2")
     assert done.stdout.splitlines()[0].startswith("fsdp2 · llama · PyTorch DCP · ")
     document = json.loads(tiebeam("inspect", spread / "untied" / "hf", "--json").stdout)
     assert (document["format"], document["tie"], document["embed"]["shape"]) == ("dcp", "untied", [VOCAB, 8])
 
 
-def test_what_cannot_be_put_together_ends_with_code_3(spread: Path) -> None:
+def test_unsupported_layout_exits_with_code_3(spread: Path) -> None:
     for verb in ("inspect", "doctor"):
         done = tiebeam(verb, spread / "untied" / "local")
         assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr.count("\n") == 1
 
 
-def test_inspecting_a_tree_leaves_torch_out(spread: Path) -> None:
+def test_inspecting_a_distributed_checkpoint_does_not_import_torch(spread: Path) -> None:
     program = (
         "import sys, tiebeam\n"
         f"for tree in {TREES!r}: tiebeam.inspect({str(spread / 'untied')!r} + '/' + tree)\n"

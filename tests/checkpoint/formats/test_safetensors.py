@@ -1,4 +1,4 @@
-"""The safetensors header: read back what the real library writes, and refuse what it refuses."""
+"""The safetensors header: files of the real library are read, and what it refuses is refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 @st.composite
 def tensors(draw: st.DrawFn) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """Any names, any element type, any shape that fills whole bytes, any bytes."""
+    """Any names, any element type, any shape of whole bytes, any bytes."""
     found = {}
     for name in draw(st.lists(names.filter(lambda n: n != "__metadata__"), min_size=1, max_size=6, unique=True)):
         dtype = draw(st.sampled_from(sorted(SERIALIZED)))
@@ -81,7 +81,7 @@ def tensors(draw: st.DrawFn) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def serialize(content: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: dict[str, str] | None) -> bytes:
-    """Through the real library. Its float4 counts bytes, two values each, in the last dimension."""
+    """Written by the real library. Its float4 counts bytes, two values each, in the last dimension."""
     buffers = {name: np.frombuffer(data, np.uint8) for name, (_, _, data) in content.items()}
     specs = {
         name: safetensors.TensorSpec(
@@ -97,7 +97,7 @@ def serialize(content: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: 
 
 @given(tensors(), st.none() | st.dictionaries(names, names, max_size=3))
 @settings(max_examples=150, deadline=None)
-def test_what_the_real_library_writes_is_read_back(
+def test_files_of_the_real_library_are_read(
     tmp_path_factory: pytest.TempPathFactory, content: dict, metadata: dict | None
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "written.safetensors"
@@ -120,7 +120,7 @@ def test_what_the_real_library_writes_is_read_back(
     ["float32", "float16", "bfloat16", "float64", "int8", "int64", "uint8", "bool", "float8_e4m3fn", "float8_e5m2",
      "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64", "uint16"],
 )  # fmt: skip
-def test_numbers_are_what_torch_says_they_are(tmp_path: Path, dtype: str) -> None:
+def test_numbers_equal_those_of_torch(tmp_path: Path, dtype: str) -> None:
     """Every code of the small types, random ones of the others."""
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
@@ -167,7 +167,7 @@ def test_four_bits_hold_the_sixteen_known_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got, [*half, *(-value for value in half)])
 
 
-def test_notes_of_dropped_aliases_are_kept(tmp_path: Path) -> None:
+def test_aliases_in_the_metadata_are_kept(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_model
 
@@ -184,7 +184,7 @@ def test_notes_of_dropped_aliases_are_kept(tmp_path: Path) -> None:
     assert set(checkpoint.aliases.values()) == set(checkpoint.tensors)
 
 
-def test_tensors_of_no_elements_are_read(tmp_path: Path) -> None:
+def test_empty_tensors_are_read(tmp_path: Path) -> None:
     header = {"none": entry(shape=(0, 5), end=0), "some": entry(), "last": entry(shape=(3, 0), begin=16)}
     checkpoint = open_checkpoint(write(tmp_path / "m.safetensors", header, bytes(16)))
     assert checkpoint.tensor("none").shape == (0, 5)
@@ -192,7 +192,7 @@ def test_tensors_of_no_elements_are_read(tmp_path: Path) -> None:
     assert checkpoint.rows("last", 1, 2).shape == (1, 0)
 
 
-def test_a_header_longer_than_one_read(tmp_path: Path) -> None:
+def test_header_longer_than_one_read(tmp_path: Path) -> None:
     header = {f"tensor.{i}": entry(begin=16 * i, end=16 * i + 16) for i in range(3000)}
     checkpoint = open_checkpoint(write(tmp_path / "m.safetensors", header, bytes(16 * 3000)))
     assert len(checkpoint.tensors) == 3000
@@ -201,7 +201,7 @@ def test_a_header_longer_than_one_read(tmp_path: Path) -> None:
 
 @given(tensors(), st.none() | st.dictionaries(names, names, max_size=3))
 @settings(max_examples=100, deadline=None)
-def test_the_quick_reading_is_the_slow_one_or_none(content: dict, metadata: dict | None) -> None:
+def test_fast_parser_agrees_with_the_slow_one_or_declines(content: dict, metadata: dict | None) -> None:
     raw = serialize(content, metadata)
     (length,) = struct.unpack_from("<Q", raw)
     place = ("f", 8 + length, len(raw))
@@ -209,7 +209,7 @@ def test_the_quick_reading_is_the_slow_one_or_none(content: dict, metadata: dict
     assert quick in (None, slow)
 
 
-def test_an_ordinary_header_takes_the_quick_way() -> None:
+def test_ordinary_header_is_parsed_by_the_fast_parser() -> None:
     header = {"__metadata__": {"format": "pt"}, "a": entry(), "b": entry("BF16", (4, 4), 16, 48)}
     raw = json.dumps(header).encode() + b"   "
     assert _quick_header(raw, "f", 8 + len(raw), 8 + len(raw) + 48) is not None
@@ -219,7 +219,7 @@ def test_an_ordinary_header_takes_the_quick_way() -> None:
 
 
 @pytest.mark.parametrize("size", range(9))
-def test_a_file_shorter_than_its_first_number(tmp_path: Path, size: int) -> None:
+def test_file_shorter_than_the_length_field_is_refused(tmp_path: Path, size: int) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(bytes([8, 0, 0, 0, 0, 0, 0, 0, 0])[:size])
     assert "m.safetensors is" in refusal(path)
@@ -236,13 +236,13 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [100_000_001, 1 << 32, (1 << 63) - 1, (1 << 64) - 1])
-def test_a_header_length_beyond_the_bound(tmp_path: Path, length: int) -> None:
+def test_header_length_above_the_limit_is_refused(tmp_path: Path, length: int) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", length) + b"{}")
-    assert "the format allows 100,000,000" in refusal(path)
+    assert "exceeds the limit of 100,000,000" in refusal(path)
 
 
-def test_a_header_length_beyond_the_file(tmp_path: Path) -> None:
+def test_header_length_beyond_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", 99_999_999) + b"{}")
     assert "is truncated: its header needs 100,000,007 bytes, the file has 10" in refusal(path)
@@ -252,7 +252,7 @@ REST = json.dumps({"a": entry()}).encode()[1:]
 REFUSED = {
     "overlap": ({"a": entry(), "b": entry(begin=8, end=24)}, 24, "overlaps"),
     "same range": ({"a": entry(), "b": entry()}, 16, "overlaps"),
-    "hole": ({"a": entry(), "b": entry(begin=20, end=36)}, 36, "hole"),
+    "gap": ({"a": entry(), "b": entry(begin=20, end=36)}, 36, "gap"),
     "negative range": ({"a": entry(shape=(0,), begin=4, end=0)}, 4, "negative range 4..0"),
     "negative begin": ({"a": entry(begin=-16, end=0)}, 0, "negative range"),
     "negative shape": ({"a": entry(shape=(-2, -2))}, 16, "negative shape"),
@@ -281,7 +281,7 @@ REFUSED = {
     "cut JSON": (b"{" + REST[:-1], 16, "not valid JSON"),
     "trailing text": (json.dumps({"a": entry()}).encode() + b"x", 16, "not valid JSON"),
     "not UTF-8": (b'{"\xff": 1}', 0, "not UTF-8"),
-    "half a character": (json.dumps({"\ud800": entry()}).encode(), 16, "half a character"),
+    "unpaired surrogate": (json.dumps({"\ud800": entry()}).encode(), 16, "unpaired surrogate"),
     "deep": (b'{"a":' * 100_000, 0, "too deeply"),
     "deep lists": (b'{"a":' + b"[" * 100_000, 0, "too deeply"),
     "long number": (b'{"a": {"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,16]}}', 16, "digits"),
@@ -294,7 +294,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_header_that_lies_is_refused(tmp_path: Path, case: str) -> None:
+def test_inconsistent_header_is_refused(tmp_path: Path, case: str) -> None:
     header, data, words = REFUSED[case]
     path = write(tmp_path / "m.safetensors", header, bytes(data))
     assert words in refusal(path)
@@ -303,7 +303,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, case: str) -> None:
         assert not rust_reads(path)
 
 
-def test_a_header_that_would_unfold_to_gigabytes_is_not_unfolded(tmp_path: Path) -> None:
+def test_header_with_too_many_values_is_refused_without_parsing(tmp_path: Path) -> None:
     """Peak memory of a fresh process: 90 MB of brackets would be 4 GB of lists."""
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", 90_000_000) + b'{"a":[' + b"[]," * 29_999_996 + b"[]]}  ")
@@ -329,7 +329,7 @@ def test_a_header_that_would_unfold_to_gigabytes_is_not_unfolded(tmp_path: Path)
         check=True,
     )
     first, second, megabytes = run.stdout.splitlines()
-    assert "more than 4,000,000 values" in first
+    assert "more values than the limit of 4,000,000" in first
     assert "not valid JSON" in second
     assert int(megabytes) < 600
 
@@ -341,8 +341,8 @@ def test_damaged_files_end_in_a_result_or_in_one_sentence(tmp_path: Path) -> Non
     assert {survives(tmp_path / "m.safetensors", broken) for broken in mangled(raw, 2400)} == {True, False}
 
 
-def test_the_header_alone_is_read(tmp_path: Path) -> None:
-    """A terabyte of weights costs as much as its header."""
+def test_only_the_header_is_read(tmp_path: Path) -> None:
+    """Opening a terabyte of weights reads only the header."""
     size = 1 << 40
     path = write(tmp_path / "m.safetensors", {"a": entry("U8", (size,), 0, size)})
     begin = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Bytes arrive as they left, by every road, and a flipped one is found."""
+"""Copies are exact, whether blocks are cloned or copied, and a flipped bit is detected."""
 
 import os
 
@@ -19,17 +19,17 @@ def source(tmp_path, monkeypatch):
 
 
 @pytest.fixture(params=["blocks copied", "blocks shared"])
-def road(request, monkeypatch):
+def method(request, monkeypatch):
     if request.param == "blocks shared":  # as btrfs and xfs answer FICLONE
 
         def shared(right, code, left):
             assert code == 0x40049409
             os.pwrite(right, os.pread(left, os.fstat(left).st_size, 0), 0)
 
-        monkeypatch.setattr(copy_bytes.fcntl, "ioctl", shared)
+        monkeypatch.setattr("fcntl.ioctl", shared)
 
 
-def test_spans_and_made_bytes_follow_one_another(source, tmp_path):
+def test_spans_and_generated_bytes_are_written_in_order(source, tmp_path):
     raw = source.read_bytes()
     seen = []
     contents = [
@@ -43,7 +43,7 @@ def test_spans_and_made_bytes_follow_one_another(source, tmp_path):
     assert sum(seen) == sum(c.nbytes for c in contents)
 
 
-def test_whole_files_are_copied(source, tmp_path, road):
+def test_whole_files_are_copied(source, tmp_path, method):
     empty = tmp_path / "empty"
     empty.touch()
     copy_files([(source, tmp_path / "a"), (empty, tmp_path / "b")])
@@ -51,14 +51,14 @@ def test_whole_files_are_copied(source, tmp_path, road):
     assert (tmp_path / "b").read_bytes() == b""
 
 
-def test_an_existing_file_is_never_written_over(source, tmp_path):
+def test_existing_file_is_never_overwritten(source, tmp_path):
     (tmp_path / "target").write_text("mine")
     with pytest.raises(FileExistsError):
         write_files([(tmp_path / "target", [Span(source, 0, 10)])])
     assert (tmp_path / "target").read_text() == "mine"
 
 
-def test_a_source_that_ends_early_is_an_error(source, tmp_path):
+def test_source_that_ends_early_is_an_error(source, tmp_path):
     with pytest.raises(UnreadableInput, match="became shorter"):
         write_files([(tmp_path / "target", [Span(source, 0, 20_000)])])
 
@@ -72,7 +72,7 @@ def test_several_files_are_written_together(source, tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 2999, 5000])
-def test_a_bit_that_flips_on_the_way_is_found_at_once(source, tmp_path, monkeypatch, at):
+def test_bit_flip_while_writing_is_detected(source, tmp_path, monkeypatch, at):
     honest = os.pwrite
 
     def flipping(handle, raw, to):
@@ -87,7 +87,7 @@ def test_a_bit_that_flips_on_the_way_is_found_at_once(source, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("at", [4, 999, 1000, 10_006])
-def test_one_flipped_bit_is_found(source, tmp_path, at):
+def test_single_bit_flip_is_detected_by_comparison(source, tmp_path, at):
     raw = bytearray(source.read_bytes())
     target = tmp_path / "target"
     target.write_bytes(b"12345678" + raw)

@@ -1,4 +1,4 @@
-"""What is written is what the format's own library would have written, and reads back with it."""
+"""Written files equal those of the safetensors library, which reads them."""
 
 import json
 
@@ -17,7 +17,7 @@ def made(name: str, dtype: str, array: np.ndarray) -> Entry:
     return Entry(name, dtype, array.shape, Made.of(array.tobytes()))
 
 
-def test_the_bytes_are_those_of_the_safetensors_library(tmp_path):
+def test_bytes_equal_those_of_the_safetensors_library(tmp_path):
     tensors = {
         "b": np.arange(6, dtype=np.float32).reshape(2, 3),
         "é": np.ones(3, np.float16),
@@ -35,7 +35,7 @@ def test_the_bytes_are_those_of_the_safetensors_library(tmp_path):
     assert len(contents) == 2, "neighbouring spans are copied in one go"
 
 
-def test_the_library_reads_what_was_made(tmp_path):
+def test_safetensors_library_reads_the_result(tmp_path):
     values = {"w": np.arange(4, dtype=np.float32), "n": np.array(["x"] * 0, dtype=np.float32).reshape(0, 3)}
     write_files([(tmp_path / "f", layout([made(name, "F32", array) for name, array in values.items()], {}))])
     loaded = load_file(tmp_path / "f")
@@ -44,7 +44,7 @@ def test_the_library_reads_what_was_made(tmp_path):
         assert handle.metadata() is None
 
 
-def test_a_new_tensor_goes_behind_those_of_its_width():
+def test_new_tensor_goes_after_those_of_the_same_width():
     entries = [
         made("a", "F32", np.ones(1, "f4")),
         made("b", "F16", np.ones(3, "f2")),
@@ -55,7 +55,7 @@ def test_a_new_tensor_goes_behind_those_of_its_width():
     assert insert(entries, made("new", "I64", np.ones(2, "i8")))[0].name == "new"
 
 
-def test_a_tensor_that_would_lose_its_alignment_moves():
+def test_misaligned_tensors_are_reordered():
     odd = [made("half", "F16", np.ones(3, "f2")), made("single", "F32", np.ones(1, "f4"))]
     assert [e.name for e in arrange(odd)] == ["single", "half"]
     even = [made("half", "F16", np.ones(4, "f2")), made("single", "F32", np.ones(1, "f4"))]
@@ -68,7 +68,7 @@ def test_two_tensors_of_one_name_are_refused():
         layout([entry, entry], {})
 
 
-def test_the_index_keeps_what_it_carried_and_counts_again():
+def test_index_keeps_other_keys_and_updates_totals():
     old = {"metadata": {"total_size": 1, "total_parameters": 100, "note": "x"}, "weight_map": {"a": "1"}}
     new = json.loads(index_json(old, {"b": "1", "a": "1"}, 42, params=-10))
     assert new == {

@@ -1,0 +1,1 @@
+"""Checkpoints that distributed training wrote: torch DCP, DeepSpeed, one PyTorch file per rank."""

@@ -1,185 +1,177 @@
-"""One PyTorch file per process (`..._rank0.bin`, `..._rank1.bin`), each with its own part of every tensor.
+"""One PyTorch file per rank (`..._rank0.bin`, `..._rank1.bin`), each with its own part of every tensor.
 
-The parts are objects that know the whole: a ShardedTensor carries the offsets of each of its shards, a DTensor the
-mesh of processes, its own place in it, and along which dimension it was cut (into equal chunks, the last ones shorter
-or empty). Where the files hold plain tensors instead, nothing in them says how they fit together.
+The parts are objects that describe the whole tensor. A ShardedTensor has the offsets of its shards. A DTensor has the
+device mesh, the rank's coordinate in it, and the dimension along which it is sharded (into equal chunks, the last ones
+shorter or empty). If the files hold plain tensors instead, nothing in them says how they fit together.
 """
 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any, NamedTuple
 
-from tiebeam.checkpoint.distributed.sharded_tensor import Piece, Pieced, Table, put_together
+from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, ShardedTensor, TensorTable, join_chunks
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.formats.torch.pickle_reader import Opaque
+from tiebeam.checkpoint.formats.torch.pickle_reader import PickledObject
 from tiebeam.checkpoint.formats.torch.reader import Contents, read_contents, tensor_info
-from tiebeam.checkpoint.formats.torch.rebuild import MAX_DIMENSION, Spread, Tensor
-from tiebeam.checkpoint.formats.torch.state_dict import find_weights
+from tiebeam.checkpoint.formats.torch.rebuild import DistributedTensor, Tensor, is_shape
+from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
-_MAX_PIECES = 2_000_000
+_MAX_CHUNKS = 2_000_000
 
 
-class _Mine(NamedTuple):
-    """A process's part of one tensor before its offsets are known: its place in the mesh, and the cut dimensions."""
+class _LocalPart(NamedTuple):
+    """A rank's part of a DTensor: its coordinate in the mesh, and the sharded dimension per mesh axis."""
 
     info: TensorInfo
-    place: tuple[int, ...]
+    coordinate: tuple[int, ...]
     dims: tuple[int | None, ...]
 
 
-def is_spread(files: Files, name: str) -> bool:
-    """Whether a file holds parts that know the whole, or a flat parameter that should."""
-    tensors = find_weights(read_contents(files, name).root, name).tensors
-    return any(type(tensor.storage) is Spread for tensor in tensors.values())
+def holds_distributed_tensors(files: Files, name: str) -> bool:
+    """Whether a file holds parts of tensors that describe the whole."""
+    tensors = find_state_dict(read_contents(files, name).root, name).tensors
+    return any(type(tensor.storage) is DistributedTensor for tensor in tensors.values())
 
 
-def read_ranks(files: Files, folder: str, names: dict[int, str]) -> tuple[Table, Header]:
-    """The model that the files of all processes make, and what each of them holds whole."""
-    called = folder.rstrip("/") or "this folder"
+def read_ranks(files: Files, folder: str, names: dict[int, str]) -> tuple[TensorTable, Header]:
+    """The model that the files of all ranks make: sharded tensors, and those that every rank holds whole."""
+    label = folder.rstrip("/") or "this folder"
     if list(names) != list(range(len(names))):
         missing = next(i for i in range(max(names)) if i not in names)
-        raise UnreadableInput(f"{called} has no file of process {missing}; of {max(names) + 1}, {len(names)} are there")
-    shards: dict[str, list[Piece]] = {}
-    locals_: dict[str, list[_Mine]] = {}
+        raise UnreadableInput(f"{label} has no file of rank {missing}; {len(names)} of {max(names) + 1} are there")
+    shards: dict[str, list[Chunk]] = {}
+    parts: dict[str, list[_LocalPart]] = {}
     described: dict[str, tuple[str, tuple[int, ...]]] = {}
     whole: dict[str, TensorInfo] = {}
-    unclear: dict[str, str] = {}
-    left = _MAX_PIECES
+    unreadable: dict[str, str] = {}
+    left = _MAX_CHUNKS
     for rank, name in names.items():
         contents = read_contents(files, folder + name)
-        tensors = find_weights(contents.root, name).tensors
+        tensors = find_state_dict(contents.root, name).tensors
         left -= len(tensors)
         if left < 0:
-            raise UnreadableInput(f"{called} is cut into more than {_MAX_PIECES:,} pieces; refused as a bomb")
+            raise UnreadableInput(f"{label} has more shards than the limit of {_MAX_CHUNKS:,}; refusing to read")
         if flat := next((key for key in tensors if _FLAT.search(key)), None):
             raise UnreadableInput(
-                f"{name} is a local shard of FSDP: {flat!r} is all parameters in one row, without their shapes; load "
-                "it with FSDP in as many processes and save it again with StateDictType.SHARDED_STATE_DICT or "
+                f"{name} is a local shard of FSDP: {flat!r} has all parameters in one dimension, without their shapes; "
+                "load it with FSDP on as many ranks and save it again with StateDictType.SHARDED_STATE_DICT or "
                 "FULL_STATE_DICT"
             )
         for key, tensor in tensors.items():
-            if type(tensor.storage) is not Spread:
+            if type(tensor.storage) is not DistributedTensor:
                 if rank == 0 and not tensor.unreadable:
                     whole[key] = tensor_info(key, tensor, folder + name, contents.locate)
                 continue
-            said = _description(key, tensor, name)
-            if described.setdefault(key, said) != said:
-                raise UnreadableInput(f"the files in {called} disagree about {key!r}")
+            description = _description(key, tensor, name)
+            if described.setdefault(key, description) != description:
+                raise UnreadableInput(f"the files in {label} disagree about {key!r}")
             if tensor.storage.kind == "ShardedTensor":
                 shards.setdefault(key, []).extend(_shards(key, tensor.storage, contents, folder + name))
             else:
-                mine = _local(key, tensor.storage, contents, folder + name, said)
-                if isinstance(mine, str):
-                    unclear[key] = mine
+                part = _local_part(key, tensor.storage, contents, folder + name, len(description[1]))
+                if isinstance(part, str):
+                    unreadable[key] = part
                 else:
-                    locals_.setdefault(key, []).append(mine)
+                    parts.setdefault(key, []).append(part)
     if not described:
         raise UnreadableInput(
-            f"{called} holds one file a process, of plain tensors that do not say how they fit together (replicas? "
-            f"tensor parallel?); if each is whole, name one, as {folder}{names[0]}; else merge them with their trainer"
+            f"{label} holds one file per rank, of plain tensors that do not say how they fit together (replicas? "
+            f"tensor parallel?); if each is whole, name one, as {folder}{names[0]}; else merge them with the trainer"
         )
-    table = Table()
+    table = TensorTable()
     for key, (dtype, shape) in described.items():
-        if key in unclear:
-            table.add(key, shape, Pieced(dtype, shape, why=unclear[key]))
+        if key in unreadable:
+            table.add(key, shape, ShardedTensor(dtype, shape, unreadable=unreadable[key]))
             continue
-        pieces = shards.get(key) or _placed(locals_[key], shape)
-        table.add(key, shape, put_together(files, dtype, shape, _once(pieces), f"{key!r} in {called}"))
+        chunks = shards.get(key) or _chunks_on_mesh(parts[key], shape)
+        table.add(key, shape, join_chunks(files, dtype, shape, _distinct(chunks), f"{key!r} in {label}"))
     return table, Header({key: info for key, info in whole.items() if key not in described})
 
 
 def _description(key: str, tensor: Tensor, name: str) -> tuple[str, tuple[int, ...]]:
     shape, dtype = tensor.shape, tensor.dtype
     if type(dtype) is not str:
-        raise UnreadableInput(f"{name}: {key!r} is of an element type that is not read here")
-    if type(shape) is not tuple or len(shape) > 32 or not all(type(n) is int and 0 <= n < MAX_DIMENSION for n in shape):
+        raise UnreadableInput(f"{name}: {key!r} has an element type that is not supported")
+    if not is_shape(shape):
         raise UnreadableInput(f"{name}: {key!r} has a shape that no tensor can have")
     return dtype, shape
 
 
 def _slots(record: object) -> dict[str, Any]:
-    return _attributes(record.state if type(record) is Opaque else None)
+    return _attributes(record.state if type(record) is PickledObject else None)
 
 
 def _attributes(state: object) -> dict[str, Any]:
-    """What an object was given, also where its class has slots: (None, attributes)."""
+    """The attributes of an object, also of a class with slots, whose state is (None, attributes)."""
     if type(state) is tuple and len(state) == 2:
         state = state[1]
     return state if type(state) is dict else {}
 
 
-def _shards(key: str, spread: Spread, contents: Contents, file: str) -> list[Piece]:
-    listed = spread.state[0] if type(spread.state) is tuple and spread.state else None
-    pieces = []
-    offsets: Any
+def _shards(key: str, whole: DistributedTensor, contents: Contents, file: str) -> list[Chunk]:
+    """The shards of a ShardedTensor in one file."""
+    listed = whole.state[0] if type(whole.state) is tuple and whole.state else None
+    chunks = []
     for shard in listed[:64] if type(listed) is list else ():
         tensor, metadata = _slots(shard).get("tensor"), _slots(_slots(shard).get("metadata"))
         offsets = metadata.get("shard_offsets")
-        if type(tensor) is not Tensor or tensor.unreadable or type(offsets) not in (list, tuple):
-            raise UnreadableInput(f"{file}: a shard of {key!r} makes no sense")
-        if len(offsets) > 32 or not all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in offsets):
-            raise UnreadableInput(f"{file}: a shard of {key!r} makes no sense")
-        pieces.append(_piece(tensor_info(key, tensor, file, contents.locate), tuple(offsets)))
-    return pieces
+        offsets = tuple(offsets) if type(offsets) is list else offsets
+        if type(tensor) is not Tensor or tensor.unreadable or not is_shape(offsets):
+            raise UnreadableInput(f"{file} has an invalid shard of {key!r}")
+        chunks.append(Chunk.at(offsets, tensor_info(key, tensor, file, contents.locate)))
+    return chunks
 
 
-def _piece(info: TensorInfo, offsets: tuple[int, ...]) -> Piece:
-    identity = (info.file, info.packing, info.begin, info.end, info.strides)
-    return Piece(offsets, info.shape, info.file, partial(_known, info), identity)
-
-
-def _known(info: TensorInfo, files: Files) -> TensorInfo:
-    return info
-
-
-def _local(key: str, spread: Spread, contents: Contents, file: str, said: tuple[str, tuple[int, ...]]) -> _Mine | str:
-    """A DTensor's local part; a sentence when its cut is one that is not put together here."""
-    state = _attributes(spread.state)
+def _local_part(key: str, whole: DistributedTensor, contents: Contents, file: str, rank: int) -> _LocalPart | str:
+    """The local part of a DTensor of `rank` dimensions, or the reason why its placement is not supported."""
+    state = _attributes(whole.state)
     tensor, spec = state.get("_local_tensor"), _slots(state.get("_spec"))
     placements: Any = spec.get("placements")
-    place: Any = _slots(spec.get("mesh")).get("_coordinate_on_dim")
+    coordinate: Any = _slots(spec.get("mesh")).get("_coordinate_on_dim")
     if type(tensor) is not Tensor or tensor.unreadable:
-        raise UnreadableInput(f"{file}: the part of {key!r} makes no sense")
-    if type(placements) not in (tuple, list) or type(place) not in (tuple, list) or len(place) != len(placements):
-        return "the file does not say where in the mesh of processes it belongs"
+        raise UnreadableInput(f"{file} has an invalid part of {key!r}")
+    no_place = "the file does not give the rank's coordinate in the device mesh"
+    if type(placements) not in (tuple, list) or type(coordinate) not in (tuple, list):
+        return no_place
     dims: list[int | None] = []
     for placement in placements[:8]:
-        kind = placement.kind.name if type(placement) is Opaque and placement.kind else ""
+        kind = placement.kind.name if type(placement) is PickledObject and placement.kind else ""
         dim = _slots(placement).get("dim")
         if kind == "Replicate":
             dims.append(None)
-        elif kind == "Shard" and type(dim) is int and 0 <= dim < len(said[1]) and dim not in dims:
+        elif kind == "Shard" and type(dim) is int and 0 <= dim < rank and dim not in dims:
             dims.append(dim)
         else:
-            return f"it is cut over the mesh in a way ({kind or 'unknown'}) that is not put together here"
-    if len(dims) != len(place) or not all(type(n) is int and 0 <= n < 1 << 20 for n in place):
-        return "the file does not say where in the mesh of processes it belongs"
-    return _Mine(tensor_info(key, tensor, file, contents.locate), tuple(place), tuple(dims))
+            return f"its placement on the mesh ({kind or 'unknown'}) is not supported"
+    if not len(dims) == len(coordinate) == len(placements):
+        return no_place
+    if not all(type(n) is int and 0 <= n < 1 << 20 for n in coordinate):
+        return no_place
+    return _LocalPart(tensor_info(key, tensor, file, contents.locate), tuple(coordinate), tuple(dims))
 
 
-def _placed(parts: list[_Mine], shape: tuple[int, ...]) -> list[Piece]:
-    """Chunks are as large as the largest along each dimension that is cut; a place counts them."""
-    pieces = []
-    chunk = [max((p.info.shape[d] for p in parts if len(p.info.shape) == len(shape)), default=0)
-             for d in range(len(shape))]  # fmt: skip
+def _chunks_on_mesh(parts: list[_LocalPart], shape: tuple[int, ...]) -> list[Chunk]:
+    """Offsets are coordinate times chunk size; along a sharded dimension all chunks but the last have one size."""
+    chunks = []
+    step = [max((p.info.shape[d] for p in parts if len(p.info.shape) == len(shape)), default=0)
+            for d in range(len(shape))]  # fmt: skip
     for part in parts:
         offsets = [0] * len(shape)
-        for place, dim in zip(part.place, part.dims, strict=True):
+        for index, dim in zip(part.coordinate, part.dims, strict=True):
             if dim is not None:
-                offsets[dim] = min(place * chunk[dim], shape[dim])
-        pieces.append(_piece(part.info, tuple(offsets)))
-    return pieces
+                offsets[dim] = min(index * step[dim], shape[dim])
+        chunks.append(Chunk.at(tuple(offsets), part.info))
+    return chunks
 
 
-def _once(pieces: list[Piece]) -> list[Piece]:
-    """Processes that held the same part saved it more than once; the first will do."""
-    kept: dict[tuple[int, ...], Piece] = {}
-    for piece in pieces:
-        if all(piece.sizes):
-            kept.setdefault(piece.offsets, piece)
+def _distinct(chunks: list[Chunk]) -> list[Chunk]:
+    """Without empty chunks and replicas: ranks that held the same part all saved it."""
+    kept: dict[tuple[int, ...], Chunk] = {}
+    for chunk in chunks:
+        if all(chunk.sizes):
+            kept.setdefault(chunk.offsets, chunk)
     return list(kept.values())

@@ -1,11 +1,11 @@
-"""A tensor in pieces: one block of it from each of several places, put together only where someone reads.
+"""A tensor stored in chunks, one or more per rank, joined only when it is read.
 
-Training over several processes saves what each of them held: some rows, some columns, some stretch of a flattened
-buffer. Each piece is a box of a grid (the tensor's own shape, or its elements in a line), and all of them together
-must fill the grid exactly, which is proved before a number is believed. What of a box lies in consecutive rows of the
-grid lies together in its file too, so reading rows touches only the pieces that hold them.
+Each rank of a distributed run saves what it held: some rows, some columns, or a range of a flattened buffer. A chunk is
+a box of a grid (the tensor's shape, or its elements in one dimension). Together the chunks must fill the grid exactly,
+which is checked before anything is read. Consecutive rows of a chunk are consecutive in its file, so reading rows opens
+only the chunks that hold them.
 
-Where a tree of files tells the shapes but not the numbers, the tensor has no pieces and says why.
+If the files give shapes but not numbers, the tensor has no chunks and `unreadable` says why.
 """
 
 from __future__ import annotations
@@ -23,50 +23,55 @@ from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import NumbersNotRead, UnreadableInput
 
-_COMPARISONS = 16  # for each piece, with its neighbours, where the cut is not a plain mesh
+_COMPARISONS = 16  # per chunk, with its neighbours, if the chunks do not form a regular mesh
 _UNSIGNED = {8: "U8", 16: "U16", 32: "U32", 64: "U64"}
 
 
-class Piece(NamedTuple):
-    """A box of the grid, and how to find its numbers: a dense or strided tensor of just that shape in one file."""
+class Chunk(NamedTuple):
+    """A box of the grid, and how to find its numbers: a dense or strided tensor of that shape in one file."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     file: str
     locate: Callable[[Files], TensorInfo]
     identity: tuple[object, ...]
-    """Equal for two pieces exactly when they are the same bytes."""
+    """Equal for two chunks exactly when they are the same bytes."""
+
+    @classmethod
+    def at(cls, offsets: tuple[int, ...], info: TensorInfo) -> Chunk:
+        """A chunk whose place in the file is already known."""
+        return cls(offsets, info.shape, info.file, lambda files: info, (*info.storage, info.strides))
 
 
 @dataclass(frozen=True)
-class Pieced:
-    """The pieces of one tensor over its grid, in row order; `why` it cannot be read, where it cannot."""
+class ShardedTensor:
+    """The chunks of one tensor over its grid, in row order. `unreadable` says why the numbers cannot be read."""
 
     dtype: str
     grid: tuple[int, ...]
-    pieces: tuple[Piece, ...] = ()
-    why: str = ""
-    _found: dict[int, TensorInfo] = field(default_factory=dict, compare=False, repr=False)
-    _turned: dict[int, memoryview] = field(default_factory=dict, compare=False, repr=False)
+    chunks: tuple[Chunk, ...] = ()
+    unreadable: str = ""
+    _located: dict[int, TensorInfo] = field(default_factory=dict, compare=False, repr=False)
+    _row_major: dict[int, memoryview] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def files(self) -> set[str]:
-        return {piece.file for piece in self.pieces}
+        return {chunk.file for chunk in self.chunks}
 
     @property
     def identity(self) -> tuple[object, ...]:
-        return tuple((piece.offsets, piece.identity) for piece in self.pieces)
+        return tuple((chunk.offsets, chunk.identity) for chunk in self.chunks)
 
     @cached_property
     def _extents(self) -> tuple[list[int], list[int]]:
-        """Where each piece begins, and the last row that it or one before it reaches: both grow, to be searched in."""
-        rows = [_rows_of(piece) for piece in self.pieces]
+        """First row of each chunk, and the last row that it or an earlier one reaches: two sorted lists."""
+        rows = [_rows_of(chunk) for chunk in self.chunks]
         return [top for top, _ in rows], list(accumulate((bottom for _, bottom in rows), max))
 
     def read(self, files: Files, begin: int, end: int, name: str) -> bytes:
-        """Bytes begin:end of the whole tensor, laid out row after row."""
-        if self.why:
-            raise NumbersNotRead(f"the numbers of {name} are not read: {self.why}")
+        """Bytes begin:end of the whole tensor in row-major order."""
+        if self.unreadable:
+            raise NumbersNotRead(f"the numbers of {name} are not read: {self.unreadable}")
         if begin == end:
             return b""
         itemsize = dtypes.BITS[self.dtype] // 8
@@ -76,150 +81,154 @@ class Pieced:
         return raw[begin - first * per_row : end - first * per_row]
 
     def _rows(self, files: Files, first: int, last: int, name: str) -> bytes:
-        """Rows first:last of the grid (a scalar is one row)."""
+        """Rows first:last of the grid (a scalar has one row)."""
         tops, reached = self._extents
         wanted = [
-            (i, self.pieces[i], *_rows_of(self.pieces[i]))
+            (i, self.chunks[i], *_rows_of(self.chunks[i]))
             for i in range(bisect_right(reached, first), bisect_left(tops, last))
-            if _rows_of(self.pieces[i])[1] > first
+            if _rows_of(self.chunks[i])[1] > first
         ]
-        full_width = all(piece.sizes[1:] == self.grid[1:] for _, piece, _, _ in wanted)
+        full_width = all(chunk.sizes[1:] == self.grid[1:] for _, chunk, _, _ in wanted)
         if full_width:
             return b"".join(
-                self._read_piece(files, i, max(first, top) - top, min(last, bottom) - top, name)
+                self._read_chunk(files, i, max(first, top) - top, min(last, bottom) - top, name)
                 for i, _, top, bottom in wanted
             )
-        for i, _, _, _ in wanted:  # before room is made for them
+        for i, _, _, _ in wanted:  # check every chunk before allocating
             self._find(files, i, name)
         import numpy as np
 
         itemsize = dtypes.BITS[self.dtype] // 8
         whole = np.empty((last - first, *self.grid[1:], itemsize), np.uint8)
-        for i, piece, top, bottom in wanted:
+        for i, chunk, top, bottom in wanted:
             low, high = max(first, top), min(last, bottom)
-            raw = self._read_piece(files, i, low - top, high - top, name)
-            box = tuple(slice(o, o + n) for o, n in zip(piece.offsets[1:], piece.sizes[1:], strict=True))
-            block = np.frombuffer(raw, np.uint8).reshape(high - low, *piece.sizes[1:], itemsize)
+            raw = self._read_chunk(files, i, low - top, high - top, name)
+            box = tuple(slice(o, o + n) for o, n in zip(chunk.offsets[1:], chunk.sizes[1:], strict=True))
+            block = np.frombuffer(raw, np.uint8).reshape(high - low, *chunk.sizes[1:], itemsize)
             whole[(slice(low - first, high - first), *box)] = block
         return whole.tobytes()
 
     def _find(self, files: Files, i: int, name: str) -> TensorInfo:
-        """Where a piece's numbers are, looked up once."""
-        info = self._found.get(i)
+        """Where the numbers of a chunk are, looked up once."""
+        info = self._located.get(i)
         if info is not None:
             return info
-        piece = self.pieces[i]
-        info = piece.locate(files)
-        if info.shape != piece.sizes or info.dtype != self.dtype:
+        chunk = self.chunks[i]
+        info = chunk.locate(files)
+        if info.shape != chunk.sizes or info.dtype != self.dtype:
             raise UnreadableInput(
-                f"{piece.file} holds {info.dtype} {list(info.shape)} for a piece of {name!r} that should be "
-                f"{self.dtype} {list(piece.sizes)}; it is damaged, or from another save"
+                f"{chunk.file} holds {info.dtype} {list(info.shape)} for a shard of {name!r} that should be "
+                f"{self.dtype} {list(chunk.sizes)}; it is damaged, or from another save"
             )
         if info.packing:
-            raise NumbersNotRead(f"the numbers of {name} are not read: they are compressed in {piece.file}")
-        self._found[i] = info
+            raise NumbersNotRead(f"the numbers of {name} are not read: they are compressed in {chunk.file}")
+        self._located[i] = info
         return info
 
-    def _read_piece(self, files: Files, i: int, first: int, last: int, name: str) -> bytes:
-        """Rows first:last of one piece."""
+    def _read_chunk(self, files: Files, i: int, first: int, last: int, name: str) -> bytes:
+        """Rows first:last of one chunk."""
         info = self._find(files, i, name)
         if not info.shape:
             return files.read(info.file, info.begin, info.end)
         begin, end = dtypes.row_range(info.dtype, info.shape, first, last)
         if info.strides is not None:
-            return self._turn(files, i, info, name)[begin:end].tobytes()
+            return self._as_row_major(files, i, info, name)[begin:end].tobytes()
         return files.read(info.file, info.begin + begin, info.begin + end)
 
-    def _turn(self, files: Files, i: int, info: TensorInfo, name: str) -> memoryview:
-        """A piece that is not laid out by rows, laid out so; kept, one at a time, because it has no rows to seek to."""
-        if i not in self._turned:
+    def _as_row_major(self, files: Files, i: int, info: TensorInfo, name: str) -> memoryview:
+        """A strided chunk in row-major order. The last one is kept, because a strided chunk must be read whole."""
+        if i not in self._row_major:
             unsigned = _UNSIGNED.get(dtypes.BITS[info.dtype])
             if unsigned is None or info.strides is None:
-                raise NumbersNotRead(f"the numbers of {name} are not read: {info.dtype} that is not laid out by rows")
+                raise NumbersNotRead(
+                    f"the numbers of {name} are not read: it is {info.dtype} and not in row-major order"
+                )
             raw = files.read(info.file, info.begin, info.end)
-            self._turned.clear()
-            self._turned[i] = memoryview(dtypes.decode_strided(unsigned, raw, info.shape, info.strides).tobytes())
-        return self._turned[i]
+            self._row_major.clear()
+            self._row_major[i] = memoryview(dtypes.decode_strided(unsigned, raw, info.shape, info.strides).tobytes())
+        return self._row_major[i]
 
 
-def _rows_of(piece: Piece) -> tuple[int, int]:
-    return (piece.offsets[0], piece.offsets[0] + piece.sizes[0]) if piece.sizes else (0, 1)
+def _rows_of(chunk: Chunk) -> tuple[int, int]:
+    return (chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0]) if chunk.sizes else (0, 1)
 
 
-def put_together(files: Files, dtype: str, grid: tuple[int, ...], pieces: Iterable[Piece], label: str) -> Pieced:
-    """The tensor that the pieces make, proved to fill its grid; `label` is what a person calls it."""
+def join_chunks(files: Files, dtype: str, grid: tuple[int, ...], chunks: Iterable[Chunk], label: str) -> ShardedTensor:
+    """The tensor that the chunks form, checked to fill its grid; `label` names it in messages."""
     if dtypes.BITS[dtype] % 8:
-        return Pieced(dtype, grid, why=f"{dtype} takes less than a byte, and pieces of such are not put together here")
-    listed = sorted((p for p in pieces if prod(p.sizes)), key=lambda piece: piece.offsets)
-    for piece in listed:
-        fits = len(piece.offsets) == len(piece.sizes) == len(grid)
-        if not fits or any(o < 0 or o + n > most for o, n, most in zip(piece.offsets, piece.sizes, grid, strict=True)):
+        return ShardedTensor(dtype, grid, unreadable=f"shards of {dtype}, which takes less than a byte, are not joined")
+    listed = sorted((p for p in chunks if prod(p.sizes)), key=lambda chunk: chunk.offsets)
+    for chunk in listed:
+        fits = len(chunk.offsets) == len(chunk.sizes) == len(grid)
+        if not fits or any(o < 0 or o + n > most for o, n, most in zip(chunk.offsets, chunk.sizes, grid, strict=True)):
             raise UnreadableInput(
-                f"{label} is {list(grid)}, and a piece of {list(piece.sizes)} at {list(piece.offsets)} sticks out of it"
+                f"{label} is {list(grid)}, and a shard of {list(chunk.sizes)} at {list(chunk.offsets)} exceeds it"
             )
-    held, wanted = sum(prod(piece.sizes) for piece in listed), prod(grid)
-    if held != wanted or not (_is_mesh(listed) or _apart(listed, label)):
-        trouble = f"{wanted - held:,} of its {wanted:,} numbers are missing" if held < wanted else "its pieces overlap"
-        raise UnreadableInput(f"{label} is incomplete: {trouble}; was every process's part saved and copied?")
-    pieced = Pieced(dtype, grid, tuple(listed))
-    if wanted * dtypes.BITS[dtype] // 8 > sum(map(files.size, pieced.files)):
-        raise UnreadableInput(f"{label} is {dtype} {list(grid)}, which is more than its files hold; they are truncated")
-    return pieced
+    held, wanted = sum(prod(chunk.sizes) for chunk in listed), prod(grid)
+    if held != wanted or not (_is_mesh(listed) or _disjoint(listed, label)):
+        trouble = f"{wanted - held:,} of its {wanted:,} numbers are missing" if held < wanted else "its shards overlap"
+        raise UnreadableInput(f"{label} is incomplete: {trouble}; was the shard of every rank saved and copied?")
+    tensor = ShardedTensor(dtype, grid, tuple(listed))
+    if wanted * dtypes.BITS[dtype] // 8 > sum(map(files.size, tensor.files)):
+        raise UnreadableInput(
+            f"{label} is {dtype} {list(grid)}, which is more than its files hold; the files are truncated"
+        )
+    return tensor
 
 
-def _is_mesh(pieces: list[Piece]) -> bool:
-    """Whether the boxes are every combination of stretches that lie apart along each dimension, as processes cut."""
+def _is_mesh(chunks: list[Chunk]) -> bool:
+    """Whether the boxes are a regular mesh: every combination of disjoint ranges along each dimension."""
     combinations = 1
-    for axis in range(len(pieces[0].sizes) if pieces else 0):
-        stretches = sorted({(piece.offsets[axis], piece.sizes[axis]) for piece in pieces})
-        if any(begin + size > after for (begin, size), (after, _) in pairwise(stretches)):
+    for axis in range(len(chunks[0].sizes) if chunks else 0):
+        ranges = sorted({(chunk.offsets[axis], chunk.sizes[axis]) for chunk in chunks})
+        if any(begin + size > after for (begin, size), (after, _) in pairwise(ranges)):
             return False
-        combinations *= len(stretches)
-    return len({piece.offsets for piece in pieces}) == len(pieces) == combinations or not pieces
+        combinations *= len(ranges)
+    return len({chunk.offsets for chunk in chunks}) == len(chunks) == combinations or not chunks
 
 
-def _apart(pieces: list[Piece], label: str) -> bool:
-    """Whether no two boxes overlap. In row order, a box can only meet those that begin before it ends."""
-    left = _COMPARISONS * len(pieces) + 1000
-    for i, piece in enumerate(pieces):
-        bottom = _rows_of(piece)[1]
-        for j in range(i + 1, len(pieces)):
-            other = pieces[j]
+def _disjoint(chunks: list[Chunk], label: str) -> bool:
+    """Whether no two boxes overlap. In row order, a box can only overlap boxes that begin before it ends."""
+    left = _COMPARISONS * len(chunks) + 1000
+    for i, chunk in enumerate(chunks):
+        bottom = _rows_of(chunk)[1]
+        for j in range(i + 1, len(chunks)):
+            other = chunks[j]
             if _rows_of(other)[0] >= bottom:
                 break
             left -= 1
             if left < 0:
-                raise UnreadableInput(f"{label} is cut into {len(pieces):,} pieces that no mesh of processes makes")
+                raise UnreadableInput(f"{label} has {len(chunks):,} shards that do not form a mesh; refusing to read")
             if all(
                 o < other_o + other_n and other_o < o + n
-                for o, n, other_o, other_n in zip(piece.offsets, piece.sizes, other.offsets, other.sizes, strict=True)
+                for o, n, other_o, other_n in zip(chunk.offsets, chunk.sizes, other.offsets, other.sizes, strict=True)
             ):
                 return False
     return True
 
 
-class Table:
-    """Names for pieced tensors: two names for the same pieces become two names for one storage."""
+class TensorTable:
+    """Sharded tensors by name. Two names for the same chunks become two names for one storage."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, TensorInfo] = {}
-        self.pieced: dict[str, Pieced] = {}
+        self.sharded: dict[str, ShardedTensor] = {}
         self._keys: dict[tuple[object, ...], str] = {}
 
-    def add(self, name: str, shape: tuple[int, ...], pieced: Pieced) -> None:
-        key = f"the pieces of {name}"
-        if pieced.pieces:
-            key = self._keys.setdefault((pieced.dtype, *pieced.identity), key)
-        self.pieced.setdefault(key, pieced)
-        size = dtypes.nbytes(pieced.dtype, shape)
+    def add(self, name: str, shape: tuple[int, ...], tensor: ShardedTensor) -> None:
+        key = f"the shards of {name}"
+        if tensor.chunks:
+            key = self._keys.setdefault((tensor.dtype, *tensor.identity), key)
+        self.sharded.setdefault(key, tensor)
+        size = dtypes.nbytes(tensor.dtype, shape)
         if size is None:
-            raise UnreadableInput(f"{name!r} is {pieced.dtype} {list(shape)}, which does not fill whole bytes")
-        file = pieced.pieces[0].file if pieced.pieces else ""
-        self.tensors[name] = TensorInfo(name, shape, pieced.dtype, file, 0, size, None, key)
+            raise UnreadableInput(f"{name!r} is {tensor.dtype} {list(shape)}, which does not fill whole bytes")
+        file = tensor.chunks[0].file if tensor.chunks else ""
+        self.tensors[name] = TensorInfo(name, shape, tensor.dtype, file, 0, size, None, key)
 
 
-class Slice:
-    """A stretch of a file as a file of its own: what lies inside is read by the rules of whole files."""
+class FileSlice:
+    """A byte range of a file as a file of its own, for readers that expect a whole file. Implements `Files`."""
 
     def __init__(self, files: Files, name: str, begin: int, end: int) -> None:
         self._files, self._name, self._begin, self._end = files, name, begin, end
@@ -238,5 +247,5 @@ class Slice:
 
     def read(self, name: str, begin: int, end: int) -> bytes:
         if end > self.size(name):
-            raise UnreadableInput(f"{self._name}: byte {end:,} of a part of {self.size(name):,} was expected")
+            raise UnreadableInput(f"{self._name}: byte {end:,} was expected in a range of {self.size(name):,} bytes")
         return self._files.read(self._name, self._begin + begin, self._begin + end)

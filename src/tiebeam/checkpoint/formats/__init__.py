@@ -1,0 +1,1 @@
+"""File formats: each module turns one file into a header, a table of tensors at byte ranges."""

@@ -1,11 +1,11 @@
-"""The GGUF header: key/values, then the tensor table, then the numbers.
+"""The GGUF header: key/value metadata, then the tensor table, then the numbers.
 
-Walked here and not by `gguf.GGUFReader`, which makes an array of every string (seconds for a vocabulary of
-50,000), maps the whole file and believes every length in it. The `gguf` package knows the tensor types and
-their blocks, and decodes the numbers. Little-endian versions 2 and 3 are read: all that is in use.
+Parsed here and not by `gguf.GGUFReader`, which creates an array for every string (seconds for a vocabulary of 50,000),
+maps the whole file and trusts every length in it. The `gguf` package knows the tensor types and their blocks, and
+decodes the numbers. Little-endian versions 2 and 3 are read: all that are in use.
 
-An array of strings can only be skipped by walking its lengths. That is quick; making Python strings is not,
-so long arrays (the tokenizer's) stay in the file until somebody asks: see `StoredArray`.
+An array of strings can only be skipped by reading its lengths. That is fast; creating Python strings is not, so long
+arrays (the tokenizer's) stay in the file until they are used: see `StoredArray`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STRING, _ARRAY = 8, 9
 _LENGTH = struct.Struct("<Q").unpack_from
 _DEFAULT_ALIGNMENT = 32
 
-# What a file may claim. Real headers stay far below: a vocabulary of 260,000 with its merges takes 15 MB.
+# Limits. Real headers stay far below: a vocabulary of 260,000 with its merges takes 15 MB.
 _MAX_HEADER = 256 << 20
 _MAX_STRING = 64 << 20
 _MAX_NAME = 65_535
@@ -35,12 +35,12 @@ _MAX_STRINGS = 1 << 24
 _MAX_DIMENSIONS = 8
 _MAX_NESTING = 4
 
-_LISTED = 1024  # arrays up to this length are read at once, as lists
+_LISTED = 1024  # arrays up to this length are read at once
 _FIRST_WINDOW, _WINDOW = 1 << 16, 1 << 22
 
 
 class StoredArray(Sequence[Any]):
-    """A long array of a header, left in its file until one of its values is wanted; then all are read at once."""
+    """A long array of a header that stays in the file until one of its values is used; then all are read."""
 
     def __init__(self, files: Files, file: str, kind: int, count: int, begin: int, end: int) -> None:
         self._files, self._file, self._kind, self._count, self._range = files, file, kind, count, (begin, end)
@@ -70,7 +70,7 @@ class StoredArray(Sequence[Any]):
 
 
 def _strings(raw: bytes, count: int) -> list[str]:
-    """Strings that have been walked over before: their lengths are known to fit."""
+    """Strings whose lengths were checked before."""
     values, at = [], 0
     for _ in range(count):
         begin = at + 8
@@ -83,14 +83,14 @@ def _numbers(raw: bytes, kind: int, count: int) -> list[Any]:
     return list(struct.unpack(f"<{count}{_SCALARS[kind]}", raw))
 
 
-class _Cursor:
-    """Walks over a header through a window on the file, so that its size and not the file's is what counts."""
+class HeaderCursor:
+    """Reads a header through a moving window on the file, so that memory depends on the header and not on the file."""
 
     def __init__(self, files: Files, file: str) -> None:
         self.files, self.file = files, file
         self.size, self.window = files.head(file, _FIRST_WINDOW)
-        self._base = 0  # where the window begins in the file
-        self._at = 0  # where we are in the window, or beyond it after a skip
+        self._base = 0  # first byte of the window in the file
+        self._at = 0  # position in the window, or beyond it after a skip
 
     @property
     def position(self) -> int:
@@ -98,9 +98,13 @@ class _Cursor:
 
     def _check(self, count: int) -> None:
         if self.position + count > self.size:
-            raise UnreadableInput(f"{self.file} is truncated: its header runs past its end, byte {self.size:,}")
+            raise UnreadableInput(
+                f"{self.file} is truncated: its header continues past the end of the file, byte {self.size:,}"
+            )
         if self.position + count > _MAX_HEADER:
-            raise UnreadableInput(f"{self.file} has a header of more than {_MAX_HEADER:,} bytes; that is not believed")
+            raise UnreadableInput(
+                f"{self.file} has a header that exceeds the limit of {_MAX_HEADER:,} bytes; refusing to read"
+            )
 
     def _need(self, count: int) -> None:
         """Move the window until the next `count` bytes are in it."""
@@ -125,7 +129,9 @@ class _Cursor:
     def bytes(self, limit: int, what: str) -> bytes:
         (length,) = self.take("Q")
         if length > limit:
-            raise UnreadableInput(f"{self.file} has {what} of {length:,} bytes; that is not believed")
+            raise UnreadableInput(
+                f"{self.file} has {what} of {length:,} bytes, which exceeds the limit of {limit:,}; refusing to read"
+            )
         self._need(length)
         value = self.window[self._at : self._at + length]
         self._at += length
@@ -139,7 +145,7 @@ class _Cursor:
             raise UnreadableInput(f"{self.file} has {what} that is not UTF-8: {raw[:40]!r}") from None
 
     def skip_strings(self, count: int) -> None:
-        """The hot loop of opening a model with a large vocabulary: a length, a jump, a length, a jump."""
+        """Read a length, skip that many bytes, repeat: the hot loop of opening a model with a large vocabulary."""
         while count:
             self._need(8)
             window, at, last = self.window, self._at, len(self.window) - 8
@@ -151,10 +157,11 @@ class _Cursor:
 
 
 def read_header(files: Files, name: str) -> Header:
+    """The metadata and tensors of one GGUF file."""
     types = _tensor_types()
-    cursor = _Cursor(files, name)
-    tensor_count = _read_preamble(cursor)
-    metadata = _read_metadata(cursor)
+    cursor = HeaderCursor(files, name)
+    tensor_count = read_counts(cursor)
+    metadata = read_metadata(cursor)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
         raise UnreadableInput(f"{name}: general.alignment is {alignment!r}, not a power of two")
@@ -164,15 +171,15 @@ def read_header(files: Files, name: str) -> Header:
     for tensor, shape, kind, offset in entries:
         if kind not in types:
             raise UnreadableInput(
-                f"{name}: {tensor!r} has the unknown tensor type {kind}; a newer gguf package may know it "
-                "(pip install -U gguf), or the file must be converted again"
+                f"{name}: {tensor!r} has the unknown tensor type {kind}; update the gguf package "
+                "(pip install -U gguf), or convert the model again"
             )
         if tensor in tensors:
             raise UnreadableInput(f"{name} stores {tensor!r} twice")
         length = nbytes(types[kind], shape) if shape or types[kind] in _PLAIN else None
         if length is None:
             raise UnreadableInput(
-                f"{name}: {tensor!r} is {types[kind]} {list(shape)}, which does not fill whole blocks"
+                f"{name}: {tensor!r} is {types[kind]} {list(shape)}, which is not a whole number of blocks"
             )
         if offset % alignment:
             raise UnreadableInput(f"{name}: {tensor!r} starts at {offset:,}, which is not aligned to {alignment}")
@@ -186,7 +193,7 @@ _PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
 
 def _tensor_types() -> dict[int, str]:
-    """ggml's number of a tensor type -> its name."""
+    """Tensor type number of ggml -> its name."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:
@@ -194,8 +201,8 @@ def _tensor_types() -> dict[int, str]:
     return {int(kind): kind.name for kind in GGML_QUANT_SIZES}
 
 
-def _read_preamble(cursor: _Cursor) -> int:
-    """Magic and version; leaves the cursor before the keys' count and returns how many tensors there are."""
+def read_counts(cursor: HeaderCursor) -> int:
+    """Read magic, version and the number of tensors, which is returned; the number of keys comes next."""
     file = cursor.file
     if not cursor.window.startswith(b"GGUF"):
         raise UnreadableInput(f"{file} is not a GGUF file: it starts with {cursor.window[:4]!r}, not b'GGUF'")
@@ -203,21 +210,28 @@ def _read_preamble(cursor: _Cursor) -> int:
     (version,) = cursor.take("I")
     if version and version & 0xFFFF == 0:
         raise UnreadableInput(
-            f"{file} is a big-endian GGUF file; convert it for little-endian machines to read it here"
+            f"{file} is a big-endian GGUF file, which is not supported; convert the model again as little-endian"
         )
     if version not in (2, 3):
-        raise UnreadableInput(f"{file} is GGUF version {version}; versions 2 and 3 are read: convert the model again")
+        raise UnreadableInput(
+            f"{file} is GGUF version {version}; only versions 2 and 3 are supported: convert the model again"
+        )
     (count,) = cursor.take("Q")
     if count > _MAX_TENSORS:
-        raise UnreadableInput(f"{file} claims {count:,} tensors; that is not believed")
+        raise UnreadableInput(
+            f"{file} has {count:,} tensors, which exceeds the limit of {_MAX_TENSORS:,}; refusing to read"
+        )
     assert isinstance(count, int)
     return count
 
 
-def _read_metadata(cursor: _Cursor) -> dict[str, Any]:
+def read_metadata(cursor: HeaderCursor) -> dict[str, Any]:
+    """The key/value pairs, from the number of keys on."""
     (count,) = cursor.take("Q")
     if count > _MAX_KEYS:
-        raise UnreadableInput(f"{cursor.file} claims {count:,} keys; that is not believed")
+        raise UnreadableInput(
+            f"{cursor.file} has {count:,} keys, which exceeds the limit of {_MAX_KEYS:,}; refusing to read"
+        )
     metadata: dict[str, Any] = {}
     for _ in range(count):
         key = cursor.name("a key")
@@ -228,7 +242,7 @@ def _read_metadata(cursor: _Cursor) -> dict[str, Any]:
     return metadata
 
 
-def _read_value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
+def _read_value(cursor: HeaderCursor, kind: int, key: str, depth: int = 0) -> Any:
     if kind in _SCALARS:
         return cursor.take(_SCALARS[kind])[0]
     if kind == _STRING:
@@ -241,7 +255,10 @@ def _read_value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
     if kind in _SCALARS:
         cursor.skip(count * struct.calcsize(_SCALARS[kind]))
     elif count > _MAX_STRINGS:
-        raise UnreadableInput(f"{cursor.file} has an array of {count:,} values under {key!r}; that is not believed")
+        raise UnreadableInput(
+            f"{cursor.file} has an array of {count:,} values under {key!r}, which exceeds the limit of "
+            f"{_MAX_STRINGS:,}; refusing to read"
+        )
     elif kind == _STRING:
         cursor.skip_strings(count)
     else:
@@ -250,20 +267,23 @@ def _read_value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
     return list(stored) if count <= _LISTED else stored
 
 
-def _read_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    """One line of the tensor table: name, shape (rows first: GGUF counts dimensions from the last), type, offset."""
+def _read_entry(cursor: HeaderCursor) -> tuple[str, tuple[int, ...], int, int]:
+    """One entry of the tensor table: name, shape (GGUF lists the fastest dimension first), type, offset."""
     name = cursor.name("a tensor name")
     (dimensions,) = cursor.take("I")
     if dimensions > _MAX_DIMENSIONS:
-        raise UnreadableInput(f"{cursor.file}: {name!r} claims {dimensions:,} dimensions; that is not believed")
+        raise UnreadableInput(
+            f"{cursor.file}: {name!r} has {dimensions:,} dimensions, which exceeds the limit of {_MAX_DIMENSIONS}; "
+            "refusing to read"
+        )
     *shape, kind, offset = cursor.take(f"{dimensions}QIQ")
     if any(n >> 48 for n in shape):
-        raise UnreadableInput(f"{cursor.file}: {name!r} has the shape {shape[::-1]}; that is not believed")
+        raise UnreadableInput(f"{cursor.file}: {name!r} has the impossible shape {shape[::-1]}; refusing to read")
     return name, tuple(reversed(shape)), kind, offset
 
 
 def _check_ranges(tensors: Iterable[TensorInfo], file: str, file_size: int) -> None:
-    """Inside the file, and no two over the same bytes. Gaps are padding."""
+    """Ranges must be inside the file and must not overlap. Gaps are padding."""
     at = 0
     for begin, end, name in sorted((t.begin, t.end, t.name) for t in tensors):
         if end > file_size:
@@ -274,15 +294,15 @@ def _check_ranges(tensors: Iterable[TensorInfo], file: str, file_size: int) -> N
 
 
 def check_split(source: str, headers: Sequence[Header]) -> None:
-    """A model in several files says so in each of them: which part it is, of how many, with how many tensors."""
+    """Check a split model: each file says which part it is, of how many, with how many tensors."""
     held = sum(len(header.tensors) for header in headers)
     for i, header in enumerate(headers):
         count, number = header.metadata.get("split.count") or 1, header.metadata.get("split.no") or 0
         if (count, number) != (len(headers), i):
             raise UnreadableInput(
                 f"{source}: file {i + 1} of {len(headers)} says that it is part {number!r:.9} of {count!r:.9}, counted "
-                "from 0; the parts must lie together as NAME-00001-of-0000N.gguf"
+                "from 0; keep all parts in one directory as NAME-00001-of-0000N.gguf"
             )
         total = header.metadata.get("split.tensors.count", held)
         if total != held:
-            raise UnreadableInput(f"{source} should have {total!r:.9} tensors but holds {held:,}; fetch it again")
+            raise UnreadableInput(f"{source} should have {total!r:.9} tensors but holds {held:,}; download it again")

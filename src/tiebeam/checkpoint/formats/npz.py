@@ -1,8 +1,8 @@
-"""NumPy's npz: a zip archive with one .npy file per array, each with a small header of its own.
+"""NumPy's npz: a zip archive with one .npy file per array, each with a small header.
 
-Only the headers are read, by NumPy's own parser and never with pickles. Arrays that hold no numbers (strings,
-objects, records) are left out, with a note. Big-endian numbers are refused: everything that
-reads these bytes later takes them as little-endian.
+Only the headers are read, by NumPy's own parser and never with pickles. Arrays without numbers (strings, objects,
+records) are skipped with a note. Big-endian arrays are refused, because everything that reads these bytes later takes
+them as little-endian.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DTYPES = {
     "b1": "BOOL", "i1": "I8", "u1": "U8", "i2": "I16", "u2": "U16", "i4": "I32", "u4": "U32", "i8": "I64", "u8": "U64",
     "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
 }  # fmt: skip
-_MAX_HEADER = 10_000  # NumPy's own bound on what it parses
+_MAX_HEADER = 10_000  # NumPy's own limit
 _MAX_DIMENSION, _MAX_DIMENSIONS = 1 << 48, 32
 
 
@@ -37,7 +37,7 @@ def read_header(files: Files, name: str) -> Header:
     skipped: dict[str, str] = {}
     for member in archive.members.values():
         if not member.name.endswith(".npy"):
-            continue  # NumPy hands such a member over as bytes: not an array
+            continue  # not an array
         key = member.name.removesuffix(".npy")
         described = _describe(archive, member, key)
         if isinstance(described, str):
@@ -47,21 +47,24 @@ def read_header(files: Files, name: str) -> Header:
     if skipped and not tensors:
         key, reason = next(iter(skipped.items()))
         raise UnreadableInput(f"{name} holds no arrays of numbers: {key!r} {reason}")
-    notes = [f"{len(skipped)} of the arrays in {name} left out: {key!r} {why}" for key, why in [*skipped.items()][:1]]
+    notes = [
+        f"{len(skipped)} of the arrays in {name} were skipped: {key!r} {reason}"
+        for key, reason in [*skipped.items()][:1]
+    ]
     return Header(tensors, notes=tuple(notes))
 
 
 def _describe(archive: Archive, member: Member, key: str) -> TensorInfo | str:
-    """Where the array lies, or why it is left out."""
+    """Where the array is stored, or why it is skipped."""
     file = archive.file
     shape, fortran, dtype, begin = _parse(archive, member, key)
     if dtype.hasobject:
         return "holds Python objects, which would have to be unpickled"
     code = f"{dtype.kind}{dtype.itemsize}"
     if code == "V2":
-        return "has an element type that npz cannot name (bfloat16, perhaps); save it as float32"
+        return "has an element type that npz cannot name (perhaps bfloat16); save it as float32"
     if code not in _DTYPES:
-        return f"holds {dtype}, not numbers of a known type"
+        return f"holds {dtype}, which is not a supported number type"
     if dtype.byteorder == ">":
         raise UnreadableInput(
             f"{file}: {key!r} is big-endian; save it as little-endian: array.astype(array.dtype.newbyteorder('<'))"
@@ -85,15 +88,15 @@ def _describe(archive: Archive, member: Member, key: str) -> TensorInfo | str:
 
 
 def _parse(archive: Archive, member: Member, key: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, column-major or not, element type, and where the numbers start in the member."""
+    """Shape, whether it is column-major, element type, and the byte where the numbers start in the member."""
     from numpy.lib import format as npy
 
     raw = io.BytesIO(archive.read(member.name, 0, min(member.size, _MAX_HEADER + 16)))
     try:
         version = npy.read_magic(raw)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-        with warnings.catch_warnings(action="ignore"):  # of headers that Python 2 wrote
+        with warnings.catch_warnings(action="ignore"):  # about headers that Python 2 wrote
             shape, fortran, dtype = read(raw, max_header_size=_MAX_HEADER)
-    except Exception:  # NumPy evaluates the header as a Python literal, and anything can be wrong with one
-        raise UnreadableInput(f"{archive.file}: {key!r} does not start like an .npy file; it is damaged") from None
+    except Exception:  # NumPy parses the header as a Python literal, which can fail in any way
+        raise UnreadableInput(f"{archive.file}: {key!r} does not start with an .npy header; it is damaged") from None
     return shape, fortran, dtype, raw.tell()

@@ -1,12 +1,11 @@
 """The safetensors header: 8 bytes of length, that many bytes of JSON, then the numbers.
 
-Parsed here and not through `safetensors.safe_open`, which maps the whole file, cannot be pointed at a range
-request, and takes milliseconds a shard. Held to the same rules as the Rust reader: the length bound, ranges
-that neither overlap nor leave holes, and sizes that agree with shape and type.
+Parsed here and not through `safetensors.safe_open`, which maps the whole file, cannot read from a range request, and
+takes milliseconds per shard. The rules are those of the Rust reader: a limit on the length, ranges that neither overlap
+nor leave gaps, and sizes that agree with shape and type.
 
-Opening a model of hundreds of shards is mostly this file, so a header is read twice over: in one quick pass
-that accepts what every writer writes, and, when anything at all is unusual, in a slow one that finds the
-words for it.
+Opening a model of hundreds of shards spends most of its time here, so there are two parsers: a fast one that accepts
+what every writer writes, and, if anything is unusual, a slow one that checks every rule and names the violation.
 """
 
 from __future__ import annotations
@@ -23,19 +22,20 @@ from tiebeam.checkpoint.json_files import decode_json, parse_json
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
-MAX_HEADER = 100_000_000  # the format's own bound
+MAX_HEADER = 100_000_000  # the limit in the format's specification
 _FIRST = 1 << 13  # one read covers the length and, for most shards, the whole header
 _MAX_DIMENSION = 1 << 48
 
 
 def read_header(files: Files, name: str) -> Header:
+    """The tensors and the metadata of one safetensors file."""
     size, first = files.head(name, _FIRST)
     if size < 8 or len(first) < 8:
         raise UnreadableInput(f"{name} is {size} bytes long; a safetensors file has at least 8")
     (length,) = struct.unpack_from("<Q", first)
     if length > MAX_HEADER:
         raise UnreadableInput(
-            f"{name} claims a header of {length:,} bytes; the format allows {MAX_HEADER:,}: not a safetensors file"
+            f"{name} has a header length of {length:,}, which exceeds the limit of {MAX_HEADER:,}; refusing to read"
         )
     data_begin = 8 + length
     if data_begin > size:
@@ -56,10 +56,9 @@ _DECODER = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
 def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Header | None:
-    """The header when nothing about it is unusual, else None. Never an error: `parse_header` has the words.
+    """The header if nothing about it is unusual, else None. Never an error: `parse_header` raises those.
 
-    Duplicate keys are found without looking at keys: json keeps one of two, so the strings that arrived are
-    fewer than the quotation marks in the file.
+    Duplicate keys are detected by counting: json keeps one of two, so there are fewer strings than quotation marks.
     """
     if b"\\" in raw or b"-" in raw:  # escapes; negative numbers
         return None
@@ -73,10 +72,10 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
             dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if begin != at or end <= at or type(shape) is not list or prod(shape) * bits[dtype] != (end - at) * 8:
                 return None
-            # JSON's true and false, which Python would count with as 1 and 0.
+            # JSON's true and false, which Python treats as 1 and 0.
             if (1 in shape and bool in map(type, shape)) or (at < 2 and bool in (type(begin), type(end))):
                 return None
-            # TensorInfo(...) itself would take three times as long as the tuple that it makes.
+            # tuple.__new__ takes a third of the time of TensorInfo(...).
             tensors[name] = new(info, (name, tuple(shape), dtype, file, data_begin + at, data_begin + end, None, ""))
             at = end
         if metadata is not None:
@@ -90,10 +89,10 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
 
 
 def parse_header(document: Mapping[str, Any], file: str, data_begin: int, file_size: int) -> Header:
-    """The header's JSON -> tensors at absolute byte ranges, every claim checked."""
+    """The JSON of a header -> tensors at absolute byte ranges, every field checked."""
     metadata = document.get("__metadata__") or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UnreadableInput(f"{file}: __metadata__ does not map names to text, as the format has it")
+        raise UnreadableInput(f"{file}: __metadata__ is not a map from strings to strings")
     tensors = {}
     for name, entry in document.items():
         if name != "__metadata__":
@@ -124,21 +123,23 @@ def _tensor(name: str, entry: Any, file: str, data_begin: int) -> TensorInfo:
 
 
 def _check_cover(tensors: Iterable[TensorInfo], file: str, data_begin: int, file_size: int) -> None:
-    """The ranges, in order, must tile the data exactly: no overlap, no hole, nothing past the end."""
+    """The ranges must tile the data exactly: no overlap, no gap, nothing past the end."""
     at = data_begin
     for begin, end, name in sorted((t.begin, t.end, t.name) for t in tensors):
         if begin != at:
-            trouble = "overlaps the tensor before it" if begin < at else "leaves a hole before it"
-            raise UnreadableInput(f"{file}: the range of {name!r} {trouble}")
+            problem = "overlaps the tensor before it" if begin < at else "leaves a gap before it"
+            raise UnreadableInput(f"{file}: the range of {name!r} {problem}")
         at = end
     if at > file_size:
         raise UnreadableInput(f"{file} is truncated: its tensors need {at:,} bytes, the file has {file_size:,}")
     if at < file_size:
-        raise UnreadableInput(f"{file} has {file_size - at:,} bytes after its last tensor; the header does not fit it")
+        raise UnreadableInput(
+            f"{file} has {file_size - at:,} bytes after its last tensor; the header does not match the file"
+        )
 
 
 def alias_notes(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, str]:
-    """`save_model` writes {dropped name: kept name} among the metadata; keep the notes that make sense."""
+    """Tied names: `save_model` writes {dropped name: kept name} into the metadata; other entries are ignored."""
     return {
         dropped: kept
         for dropped, kept in metadata.items()

@@ -1,9 +1,9 @@
-"""Zip archives (PyTorch's and NumPy's) read by range, wherever their bytes are.
+"""Zip archives (PyTorch's and NumPy's), read by byte range from any `Files`.
 
-`zipfile` reads the table of contents; the data is fetched here, because a stored member is simply a byte
-range of the file and should be read like one. An archive is untrusted: what its table claims is checked
-against the file (members may not overlap, leave the file, or appear twice), and inflating stops at what was
-asked for, in pieces of fixed size, so that a bomb costs no more memory than the answer.
+`zipfile` reads the table of contents. The data is read here, because a stored member is a byte range of the file. An
+archive is untrusted: its table is checked against the file (members may not overlap, leave the file, or appear twice),
+and inflating stops at what was asked for, in blocks of fixed size, so that a zip bomb costs no more memory than the
+answer.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tiebeam.checkpoint.files import Files
 from tiebeam.errors import UnreadableInput
 
 MAX_DIRECTORY = 16 << 20  # the table of contents; about 200,000 members
-_DEFLATE_LIMIT = 1032  # no deflate stream can grow by more than this
-_PIECE = 1 << 20
+_DEFLATE_LIMIT = 1032  # the largest possible compression ratio of deflate
+_BLOCK = 1 << 20
 _TAIL = 1 << 16
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, name length, extra length
 _OPEN_ARCHIVES, _OPEN_STREAMS = 4, 4
 
 
 class Member(NamedTuple):
-    """One file in the archive, as the table of contents describes it."""
+    """One member of the archive, as the table of contents describes it."""
 
     name: str
     raw_name: bytes
     method: int
     header: int
-    """Where its local header starts."""
+    """First byte of its local header."""
     limit: int
-    """Where the next thing in the archive starts: its data must end here at the latest."""
+    """First byte of what follows it in the archive; its data must end before."""
     stored_size: int
     size: int
 
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class Archive:
-    """The table of contents of one archive, checked, and its members' bytes."""
+    """The checked table of contents of one archive, and access to the bytes of its members."""
 
     def __init__(self, files: Files, file: str) -> None:
         self.files, self.file = files, file
@@ -62,14 +62,14 @@ class Archive:
                 directory = archive.start_dir
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError, struct.error) as error:
             raise UnreadableInput(
-                f"{self.file} is not a whole zip archive ({_lower(error)}); it may be truncated: download it again"
+                f"{self.file} is not a complete zip archive ({_lower(error)}); it may be truncated: download it again"
             ) from None
         members: dict[str, Member] = {}
         limits = [*(entry.header_offset for entry in entries[1:]), directory]
         for entry, limit in zip(entries, limits, strict=False):  # an empty archive has a directory and no entries
             if entry.filename in members:
                 raise UnreadableInput(
-                    f"{self.file} holds {entry.filename!r} twice, and readers differ about which counts"
+                    f"{self.file} holds {entry.filename!r} twice, and readers disagree about which one counts"
                 )
             members[entry.filename] = self._member(entry, min(limit, size))
         return members
@@ -78,17 +78,19 @@ class Archive:
         raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437")
         begin, stored, full = entry.header_offset, entry.compress_size, entry.file_size
         if begin < 0 or stored < 0 or full < 0 or begin + _LOCAL_HEADER.size + len(raw_name) + stored > limit:
-            raise UnreadableInput(f"{self.file}: the member {entry.filename!r} does not fit where the archive puts it")
+            raise UnreadableInput(
+                f"{self.file}: the member {entry.filename!r} does not fit into the range that the archive gives it"
+            )
         return Member(entry.filename, raw_name, entry.compress_type, begin, limit, stored, full)
 
     def _checked(self, name: str) -> Member:
-        """A member that can be read at all; the others (encrypted, exotic) do no harm until they are needed."""
+        """A member that can be read. Others (encrypted, other compression) are an error only when they are needed."""
         member = self.members.get(name)
         if member is None:
             raise UnreadableInput(f"{self.file} has no member {name!r}; it is damaged or incomplete")
         if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnreadableInput(
-                f"{self.file}: {name!r} is compressed in a way (method {member.method}) not read here"
+                f"{self.file}: {name!r} uses the compression method {member.method}, which is not supported"
             )
         if not member.deflated and member.stored_size != member.size:
             raise UnreadableInput(
@@ -97,12 +99,12 @@ class Archive:
         if member.size > member.stored_size * _DEFLATE_LIMIT:
             raise UnreadableInput(
                 f"{self.file}: {name!r} claims to inflate from {member.stored_size:,} to {member.size:,} bytes, "
-                "which no deflate stream can; refused as a zip bomb"
+                f"which exceeds the limit of {_DEFLATE_LIMIT:,} times; refusing to read"
             )
         return member
 
     def begin(self, name: str) -> int:
-        """First byte of the member's data in the file, as stored there."""
+        """First byte of the member's stored data in the file."""
         known = self._begins.get(name)
         if known is not None:
             return known
@@ -111,12 +113,12 @@ class Archive:
         raw = self.files.read(self.file, member.header, member.header + fixed + len(member.raw_name))
         magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack_from(raw)
         if magic != b"PK\x03\x04" or method != member.method or raw[fixed : fixed + name_length] != member.raw_name:
-            raise UnreadableInput(f"{self.file}: the archive's table of contents is wrong about {name!r}")
+            raise UnreadableInput(f"{self.file}: the table of contents does not match the local header of {name!r}")
         if flags & 0x1:
             raise UnreadableInput(f"{self.file}: {name!r} is encrypted; decrypt the archive first")
         begin: int = member.header + fixed + name_length + extra_length
         if begin + member.stored_size > member.limit:
-            raise UnreadableInput(f"{self.file}: the data of {name!r} runs into what follows it in the archive")
+            raise UnreadableInput(f"{self.file}: the data of {name!r} overlaps what follows it in the archive")
         self._begins[name] = begin
         return begin
 
@@ -130,7 +132,7 @@ class Archive:
             )
         if not member.deflated:
             return self.files.read(self.file, at + begin, at + end)
-        with self._lock:  # taken out while in use: two threads never share a stream
+        with self._lock:  # removed while in use, so that no two threads use one stream
             stream = self._streams.pop(name, None)
         if stream is None or stream.position > begin:
             stream = _Inflation(self, member, at)
@@ -143,7 +145,7 @@ class Archive:
 
 
 class _Inflation:
-    """A deflated member read forwards; kept, so that reading block after block inflates everything once."""
+    """A deflated member, read forwards; kept, so that reading block after block inflates everything once."""
 
     def __init__(self, archive: Archive, member: Member, begin: int) -> None:
         self.archive, self.member = archive, member
@@ -154,27 +156,27 @@ class _Inflation:
 
     def read(self, begin: int, end: int) -> bytes:
         while self.position < begin:
-            self._next(min(_PIECE, begin - self.position))
+            self._next(min(_BLOCK, begin - self.position))
         out = bytearray()
         while self.position < end:
-            out += self._next(min(_PIECE, end - self.position))
+            out += self._next(min(_BLOCK, end - self.position))
         return bytes(out)
 
     def _next(self, most: int) -> bytes:
-        """Between 1 and `most` further bytes."""
+        """The next bytes, between 1 and `most`."""
         while True:
             if not self._waiting and self._at < self._end:
-                until = min(self._at + _PIECE, self._end)
+                until = min(self._at + _BLOCK, self._end)
                 self._waiting = self.archive.files.read(self.archive.file, self._at, until)
                 self._at = until
             try:
-                piece = self._inflater.decompress(self._waiting, most)
+                block = self._inflater.decompress(self._waiting, most)
             except zlib.error:
                 raise self._damaged() from None
             self._waiting = self._inflater.unconsumed_tail
-            if piece:
-                self.position += len(piece)
-                return piece
+            if block:
+                self.position += len(block)
+                return block
             if self._inflater.eof or (not self._waiting and self._at == self._end):
                 raise self._damaged()
 
@@ -189,7 +191,7 @@ _archives_lock = threading.Lock()
 
 
 def open_archive(files: Files, file: str) -> Archive:
-    """The archive, its table of contents read once: tensors are read one by one, and each needs it."""
+    """The archive with its table of contents, cached, because every read of a tensor needs it."""
     key = (id(files), file)  # valid as long as the Archive is kept, because that keeps `files`
     with _archives_lock:
         archive = _archives.get(key)
@@ -205,12 +207,12 @@ def open_archive(files: Files, file: str) -> Archive:
 
 
 def read_member(files: Files, file: str, member: str, begin: int, end: int) -> bytes:
-    """Bytes begin:end of what `member` inflates to."""
+    """Bytes begin:end of the inflated `member`."""
     return open_archive(files, file).read(member, begin, end)
 
 
 class _Window:
-    """As much of a file object as `zipfile` needs to read a table of contents; the tail is fetched once."""
+    """The part of a file object's interface that `zipfile` needs to read a table of contents; reads the tail once."""
 
     def __init__(self, files: Files, file: str, size: int) -> None:
         self._files, self._file, self._size = files, file, size
@@ -236,7 +238,8 @@ class _Window:
         end = self._size if count < 0 else min(begin + count, self._size)
         if end - begin > MAX_DIRECTORY:
             raise UnreadableInput(
-                f"{self._file} claims a table of contents of {end - begin:,} bytes; believed up to {MAX_DIRECTORY:,}"
+                f"{self._file} has a table of contents of {end - begin:,} bytes, which exceeds the limit of "
+                f"{MAX_DIRECTORY:,}; refusing to read"
             )
         self._position = end
         if begin >= self._tail_begin:

@@ -1,7 +1,7 @@
 """The files of a repository on the Hub, read by range requests; nothing is written to disk.
 
-Headers come in one request a file where their length can be guessed, rows when somebody asks. The Hub
-answers for large files with a signed address elsewhere, which is kept for the next range of the same file.
+A header takes one request if its length can be estimated; rows are read on demand. For large files the Hub redirects to
+a signed address, which is kept for the next range of the same file.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tiebeam.checkpoint.hub.http_ranges import RangeReader, Refused, Reply, is_w
 from tiebeam.checkpoint.json_files import LIMIT, parse_json
 from tiebeam.errors import UnreadableInput
 
-_FIRST = 1 << 16  # of a file whose header length nobody can guess
-_FIRST_JSON = 1 << 20
-_WHOLE = 1 << 24  # weights that may come whole when the server does not serve ranges
+_FIRST = 1 << 16  # if the header length cannot be estimated
+_FIRST_READ_JSON = 1 << 20
+_WHOLE = 1 << 24  # accept a whole file up to this size if the server ignores ranges
 _CONNECTIONS = 8
 
 
 class HubFiles:
-    """The files of one folder of one revision of a repository. Implements `Files`; may be used from threads."""
+    """The files in one folder of one revision of a repository. Implements `Files`; usable from threads."""
 
     def __init__(self, repository: str, revision: str) -> None:
-        """Ask the Hub what the revision holds: one request."""
+        """List the files of the revision: one request."""
         from huggingface_hub import constants
 
         self.repository, self.revision, self.folder = repository, revision, ""
@@ -34,28 +34,28 @@ class HubFiles:
         if not is_web_address(self.endpoint):
             raise UnreadableInput(f"HF_ENDPOINT is {self.endpoint!r}, which is not a web address")
         self._token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else _token()
-        self._http = RangeReader(
+        self._reader = RangeReader(
             self.endpoint,
             self._token,
             float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
-            f"check the network, or fetch the model where there is one: hf download {repository}",
+            f"check the network, or download the model where there is one: hf download {repository}",
         )
         self._heads: dict[str, tuple[int, bytes]] = {}
-        self._first: dict[str, int] = {}
+        self._expected: dict[str, int] = {}
         self._locations: dict[str, str] = {}
         self.commit, self.paths = self._list()
 
     def _list(self) -> tuple[str, list[str]]:
-        """The commit that the revision stands for, and its files. Later reads stay at that commit."""
+        """The commit of the revision, and its files. All later reads use that commit."""
         url = f"{self.endpoint}/api/models/{quote(self.repository)}/revision/{quote(self.revision, safe='')}"
         try:
-            reply = self._http.get(url, None, LIMIT, self.repository)
+            reply = self._reader.get(url, None, LIMIT, self.repository)
         except Refused as refused:
             raise UnreadableInput(self._explain(refused, "")) from None
-        document = parse_json(reply.data, f"what {self.endpoint} says of {self.repository}")
+        document = parse_json(reply.data, f"the answer of {self.endpoint} for {self.repository}")
         commit, siblings = document.get("sha"), document.get("siblings")
         if not isinstance(siblings, list):
-            raise UnreadableInput(f"{self.endpoint} does not say which files {self.repository} holds; is it a Hub?")
+            raise UnreadableInput(f"{self.endpoint} does not list the files of {self.repository}; is it a Hub?")
         names = [entry.get("rfilename") for entry in siblings if isinstance(entry, dict)]
         if not isinstance(commit, str) or not re.fullmatch(r"\w+", commit):
             commit = self.revision
@@ -75,7 +75,7 @@ class HubFiles:
 
     def head(self, name: str, count: int) -> tuple[int, bytes]:
         if name not in self._heads:
-            guess = self._first.get(name) or (_FIRST_JSON if name.endswith(".json") else _FIRST)
+            guess = self._expected.get(name) or (_FIRST_READ_JSON if name.endswith(".json") else _FIRST)
             reply = self._fetch(name, 0, max(count, guess))
             self._heads[name] = reply.total, reply.data
         return self._heads[name]
@@ -93,8 +93,8 @@ class HubFiles:
         return data
 
     def prefetch(self, expected: Mapping[str, int]) -> None:
-        """Read the first bytes of many files at once; `expected` guesses how many are needed (0: no idea)."""
-        self._first.update(expected)
+        """Read the first bytes of many files in parallel; `expected` is the estimated number for each (0: unknown)."""
+        self._expected.update(expected)
         pool = ThreadPoolExecutor(_CONNECTIONS)
         try:
             for _ in pool.map(self.size, expected):
@@ -114,19 +114,19 @@ class HubFiles:
         try:
             try:
                 location = self._locations.pop(name, resolve)
-                reply = self._http.get(location, (begin, end), limit, self._label(name))
+                reply = self._reader.get(location, (begin, end), limit, self._label(name))
             except Refused as refused:
                 if refused.by_host or location == resolve:
                     raise
-                # A signed address runs out after a while; the Hub gives a new one.
-                reply = self._http.get(resolve, (begin, end), limit, self._label(name))
+                # The signed address has expired; the Hub gives a new one.
+                reply = self._reader.get(resolve, (begin, end), limit, self._label(name))
         except Refused as refused:
             raise UnreadableInput(self._explain(refused, name)) from None
         self._locations[name] = reply.url
         return reply
 
     def _explain(self, refused: Refused, name: str) -> str:
-        """What an answer of the Hub means for the person who asked."""
+        """The error message for an answer of the Hub."""
         repository, status = self.repository, refused.status
         code, message = (refused.headers.get(key, "") for key in ("x-error-code", "x-error-message"))
         if not refused.by_host:
@@ -144,12 +144,12 @@ class HubFiles:
         if status == 401 and message.startswith("Invalid credentials"):
             return f"{self.endpoint} does not accept the token in use; renew it (hf auth login) or unset HF_TOKEN"
         if code == "RepoNotFound" or status in (401, 404):
-            way_out = "use a token that may read it" if self._token else "set HF_TOKEN if it is private"
-            return f"there is no model {repository} on {self.endpoint}, nor here on disk; check the name, or {way_out}"
+            advice = "use a token that may read it" if self._token else "set HF_TOKEN if it is private"
+            return f"there is no model {repository} on {self.endpoint} or on this disk; check the name, or {advice}"
         if status == 403:
             return f"{self.endpoint} does not let this token or this network read {repository} (403)"
         if status == 429:
-            return f"{self.endpoint} counts too many requests from here (429); wait a minute and try again"
+            return f"{self.endpoint} limits the rate of requests (429); wait a minute and try again"
         return f"{self.endpoint} answered {status} for {repository}; try again later"
 
 
@@ -158,5 +158,5 @@ def _token() -> str | None:
 
     try:
         return get_token()
-    except Exception as error:  # keyless logins can fail in many ways of their own
-        raise UnreadableInput(f"the token for the Hub cannot be had: {error}") from None
+    except Exception as error:  # keyless logins can fail in many ways
+        raise UnreadableInput(f"the token for the Hub cannot be read: {error}") from None

@@ -1,22 +1,21 @@
-"""A model on the Hub: `org/name[@rev]`, from the local cache when it is there, else by range requests.
+"""Find a model on the Hub: `org/name[@rev]`, in the local cache if it is there, else by range requests.
 
-The whole syntax is the Hub's own, hf://[models/]org/name[@rev][/path], where the path is a file or a folder
-of the repository; the revision may also come last. A revision with a slash is written with %2F, but for
-refs/pr/N. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as huggingface_hub reads them.
+The full syntax is the Hub's own, hf://[models/]org/name[@rev][/path], where the path is a file or a folder of the
+repository; the revision may also come last. A slash in a revision is written as %2F, except in refs/pr/N. HF_ENDPOINT,
+HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are honoured as huggingface_hub reads them.
+
+This module says which files make the model and how to read them; `checkpoint.open` reads their headers.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from tiebeam.checkpoint.files import Files, LocalFiles, contained
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
-from tiebeam.checkpoint.open import open_set
-from tiebeam.checkpoint.tensors import Checkpoint
 from tiebeam.errors import UnreadableInput
 
 _ADDRESS = re.compile(
@@ -40,8 +39,21 @@ class Address(NamedTuple):
         return f"hf://{self.repository}{revision}{'/' if self.path else ''}{self.path}"
 
 
+class HubModel(NamedTuple):
+    """The files of a model on the Hub, local (cached) or remote, and which of them make the model."""
+
+    files: Files
+    names: list[str]
+    fileset: FileSet
+    notes: tuple[str, ...] = ()
+
+
 def parse_address(text: str) -> Address | None:
-    """The parts of an address, or None when it is none. Only hf:// may leave out the organisation."""
+    """The parts of an address, or None if it is not one. Only hf:// may leave out the organisation.
+
+    >>> parse_address("hf://openai-community/gpt2@main")
+    Address(repository='openai-community/gpt2', revision='main', path='')
+    """
     plain = text.removeprefix("hf://")
     match = _ADDRESS.fullmatch(plain.removeprefix("models/") if plain != text else text)
     if not match or (match["revision"] and match["last"]) or (plain == text and "/" not in match["repository"]):
@@ -51,8 +63,8 @@ def parse_address(text: str) -> Address | None:
     )
 
 
-def open_hub(text: str) -> Checkpoint:
-    """Open a model of the Hub: the local cache first, then config.json and the headers over the network."""
+def find_hub_model(text: str) -> HubModel:
+    """Find the files of a model: in the local cache first, then over the network."""
     from huggingface_hub import constants
 
     address = parse_address(text)
@@ -63,22 +75,19 @@ def open_hub(text: str) -> Checkpoint:
     missing = "it is not in the local cache"
     if snapshot:
         try:
-            files, names, fileset = _local_set(address, snapshot)
+            return _cached_model(address, snapshot)
         except UnreadableInput as error:
             missing = f"the local cache has only a part of it ({error})"
-        else:
-            checkpoint = open_set(text, files, names, fileset)
-            return replace(checkpoint, notes=(*checkpoint.notes, f"from the local cache, commit {snapshot.name[:12]}"))
     if constants.HF_HUB_OFFLINE:
         raise UnreadableInput(
-            f"{address.repository} cannot be read: HF_HUB_OFFLINE is set and {missing}; unset it, or fetch the model "
-            f"where there is a network: hf download {address.repository}"
+            f"{address.repository} cannot be read: HF_HUB_OFFLINE is set and {missing}; unset it, or download the "
+            f"model where there is a network: hf download {address.repository}"
         )
-    return _open_remote(text, address)
+    return _remote_model(address)
 
 
 def _snapshot(cache: Path, address: Address) -> Path | None:
-    """The cached snapshot of the revision, complete or not. The layout is the documented one of the Hub's cache."""
+    """The cached snapshot of the revision, complete or not. The Hub documents this layout of its cache."""
     folder = cache / f"models--{address.repository.replace('/', '--')}"
     revision = contained(address.revision, address.repository)
     try:
@@ -89,19 +98,20 @@ def _snapshot(cache: Path, address: Address) -> Path | None:
     return snapshot if re.fullmatch(r"\w+", commit) and snapshot.is_dir() else None
 
 
-def _local_set(address: Address, snapshot: Path) -> tuple[Files, list[str], FileSet]:
-    where = snapshot / address.path
-    is_folder = where.is_dir()
-    files = LocalFiles(where if is_folder else where.parent)
+def _cached_model(address: Address, snapshot: Path) -> HubModel:
+    path = snapshot / address.path
+    is_folder = path.is_dir()
+    files = LocalFiles(path if is_folder else path.parent)
     names = files.names()
-    return files, names, _find(address, files, names, "" if is_folder else where.name)
+    fileset = _find(address, files, names, "" if is_folder else path.name)
+    return HubModel(files, names, fileset, (f"from the local cache, commit {snapshot.name[:12]}",))
 
 
 def _find(address: Address, files: Files, names: list[str], name: str) -> FileSet:
     return model_of_file(str(address), files, names, name) if name else find_model(str(address), files, names)
 
 
-def _open_remote(text: str, address: Address) -> Checkpoint:
+def _remote_model(address: Address) -> HubModel:
     from tiebeam.checkpoint.hub.hub_files import HubFiles
 
     files = HubFiles(address.repository, address.revision)
@@ -117,11 +127,11 @@ def _open_remote(text: str, address: Address) -> Checkpoint:
     if "config.json" in names:
         expected["config.json"] = 0
     files.prefetch(expected)
-    return open_set(text, files, names, fileset)
+    return HubModel(files, names, fileset)
 
 
 def _header_sizes(fileset: FileSet) -> dict[str, int]:
-    """How long the header of each shard should be, from the names that the index puts into it.
+    """Estimated header length of each shard, from the tensor names that the index lists for it.
 
     Most of a header is its entries: the name and about 100 characters of type, shape and offsets.
     """

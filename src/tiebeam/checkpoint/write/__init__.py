@@ -1,0 +1,1 @@
+"""Write safetensors and GGUF files from byte ranges of existing files."""

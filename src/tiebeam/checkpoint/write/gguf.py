@@ -1,4 +1,4 @@
-"""A GGUF file again with a tensor more or less: keys and values byte for byte, a new table, the same data."""
+"""Rewrite a GGUF file with tensors added or removed: metadata byte for byte, a new tensor table, the same data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.formats.gguf import _Cursor, _read_metadata, _read_preamble
+from tiebeam.checkpoint.formats.gguf import HeaderCursor, read_counts, read_metadata
 from tiebeam.checkpoint.write.copy_bytes import Content, Made, Span
 from tiebeam.checkpoint.write.safetensors import Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """What stands before the tensor table of a file: its version, and its keys and values as they lie there."""
+    """What comes before the tensor table of a file: its version, and its metadata as a byte range."""
 
     version: int
     keys: Span
@@ -28,7 +28,7 @@ class Preamble:
         table, at = b"", 0
         data: list[Content] = []
         for entry in entries:
-            name, shape = entry.name.encode(), entry.shape[::-1]  # the fastest dimension first
+            name, shape = entry.name.encode(), entry.shape[::-1]  # GGUF lists the fastest dimension first
             table += struct.pack("<Q", len(name)) + name
             table += struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, GGMLQuantizationType[entry.dtype], at)
             data += [entry.content, Made.of(bytes(-entry.nbytes % self.alignment))]
@@ -39,9 +39,10 @@ class Preamble:
 
 
 def read_preamble(files: Files, name: str, path: Path) -> Preamble:
-    cursor = _Cursor(files, name)
+    """The preamble of the file `name`, whose real path is `path`."""
+    cursor = HeaderCursor(files, name)
     (version,) = struct.unpack_from("<I", cursor.window, 4)
-    _read_preamble(cursor)
+    read_counts(cursor)
     begin = cursor.position
-    metadata = _read_metadata(cursor)
+    metadata = read_metadata(cursor)
     return Preamble(version, Span(path, begin, cursor.position), metadata.get("general.alignment", 32))

@@ -1,8 +1,7 @@
-"""Safetensors files out: a header and an index that fit, and the numbers as spans of other files.
+"""Write safetensors files: a header and an index, and the numbers as spans of other files.
 
-Tensors keep the order in which the source stores them, and a new one goes behind those of its own or wider
-type, so that every tensor stays aligned to its element (readers map them in place) and taking the new one
-out again gives the old bytes back.
+Tensors keep the order of the source. A new tensor goes after those of its own or a wider type, so that every tensor
+stays aligned to its element size (readers map them in place), and removing it again restores the old bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Entry:
 
 
 def arrange(entries: Iterable[Entry]) -> list[Entry]:
-    """As they come, unless that would put a tensor off its alignment; then the wider types first."""
+    """The given order, unless it would misalign a tensor; then wider types first."""
     listed = list(entries)
     at = 0
     for entry in listed:
@@ -50,7 +49,7 @@ def arrange(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def insert(entries: Sequence[Entry], new: Entry) -> list[Entry]:
-    """Behind the last tensor of the same or a wider type."""
+    """Insert after the last tensor of the same or a wider type."""
     at = max((i + 1 for i, entry in enumerate(entries) if _alignment(entry) >= _alignment(new)), default=0)
     return [*entries[:at], new, *entries[at:]]
 
@@ -60,7 +59,7 @@ def _alignment(entry: Entry) -> int:
 
 
 def layout(entries: Sequence[Entry], metadata: Mapping[str, str]) -> list[Content]:
-    """The contents of a safetensors file: its header, then every tensor in order, neighbouring spans joined."""
+    """The contents of a safetensors file: its header, then every tensor in order; adjacent spans are joined."""
     contents: list[Content] = [Made.of(_header(entries, metadata))]
     for entry in entries:
         last, new = contents[-1], entry.content
@@ -72,7 +71,7 @@ def layout(entries: Sequence[Entry], metadata: Mapping[str, str]) -> list[Conten
 
 
 def _header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """Written as the format's own library writes it: compact, metadata first, padded with spaces to 8 bytes."""
+    """As the safetensors library writes it: compact, metadata first, padded with spaces to 8 bytes."""
     document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for entry in entries:
@@ -87,12 +86,12 @@ def _header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
     raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)
     if len(raw) > MAX_HEADER:
-        raise BadRequest(f"a header of {len(raw):,} bytes is above the format's bound of {MAX_HEADER:,}")
+        raise BadRequest(f"a header of {len(raw):,} bytes exceeds the limit of the format, {MAX_HEADER:,}")
     return struct.pack("<Q", len(raw)) + raw
 
 
 def index_json(old: Mapping[str, Any] | None, weight_map: Mapping[str, str], total_size: int, params: int) -> str:
-    """The index of a sharded model; what else the old one carried stays. `params` is the change in their number."""
+    """The index of a sharded model; other keys of the old index are kept. `params` is the change in parameters."""
     metadata = dict((old or {}).get("metadata") or {})
     metadata["total_size"] = total_size
     if isinstance(metadata.get("total_parameters"), int):

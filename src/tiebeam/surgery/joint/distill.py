@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam._fs import atomic_path
 from tiebeam.errors import MissingExtra
 from tiebeam.families import Scales
 from tiebeam.surgery.joint.calibration import Calibration
@@ -150,8 +151,8 @@ class _State:
             for key, value in self.optimizer.state[p].items():
                 tensors[f"{name}.{key}"] = value
         about = {"rounds": self.rounds, "minutes": self.minutes, "origin": self.origin}
-        save_file(tensors, where / "new.safetensors", metadata={"tiebeam": json.dumps(about)})
-        (where / "new.safetensors").replace(where / "state.safetensors")
+        with atomic_path(where / "state.safetensors") as temporary:
+            save_file(tensors, temporary, metadata={"tiebeam": json.dumps(about)})
 
     def load(self, where: Path) -> None:
         """Go on from `where`, if what is kept there began at the same fit: the same model, text and recipe."""

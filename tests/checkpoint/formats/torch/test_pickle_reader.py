@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.mangling import mangled, one_sentence
 from tiebeam.checkpoint.formats.torch import pickle_reader
-from tiebeam.checkpoint.formats.torch.pickle_reader import Global, Opaque, TruncatedPickle, read_pickle
+from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject, TruncatedPickle, read_pickle
 from tiebeam.errors import TiebeamError, UnreadableInput
 
 
@@ -34,12 +34,12 @@ plain = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(value=plain, protocol=st.integers(0, 5))
-def test_plain_values_come_out_as_pickle_reads_them(value: Any, protocol: int) -> None:
+def test_plain_values_equal_those_of_pickle(value: Any, protocol: int) -> None:
     assert read(pickle.dumps(value, protocol)) == value
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_shared_and_circular_values_stay_so(protocol: int) -> None:
+def test_repeated_and_circular_values_keep_their_identity(protocol: int) -> None:
     inner: list[Any] = [1]
     outer: dict[str, Any] = {"a": inner, "b": inner}
     outer["self"] = outer
@@ -49,7 +49,7 @@ def test_shared_and_circular_values_stay_so(protocol: int) -> None:
 
 
 class Canary:
-    """Pickled, it asks for a command to be run."""
+    """Its pickle runs a command when loaded."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -61,10 +61,10 @@ class Canary:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_command_is_not_run(tmp_path: Path, protocol: int) -> None:
+def test_command_is_not_run(tmp_path: Path, protocol: int) -> None:
     canary = tmp_path / "canary"
     value = read(pickle.dumps({"x": Canary(f"touch {canary}")}, protocol))["x"]
-    assert type(value) is Opaque
+    assert type(value) is PickledObject
     assert value.kind is not None
     assert value.kind.name == "system"
     assert not canary.exists()
@@ -96,7 +96,7 @@ def test_no_instruction_calls_imports_or_sets_state(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_module_is_not_even_imported() -> None:
+def test_module_in_a_pickle_is_not_imported() -> None:
     import sys
 
     assert "antigravity" not in sys.modules
@@ -104,21 +104,21 @@ def test_a_module_is_not_even_imported() -> None:
     assert "antigravity" not in sys.modules
 
 
-def test_only_a_builder_in_the_table_makes_something() -> None:
+def test_only_builders_in_the_table_are_called() -> None:
     def build(arguments: tuple[object, ...]) -> object:
         return ["built", *arguments] if arguments else None
 
     raw = pickle.dumps([collections.Counter(), collections.OrderedDict(a=1)], 2)
     value, _ = read_pickle(raw, "it", {Global("collections", "OrderedDict"): lambda arguments: {}}, lambda i: None)
-    assert type(value[0]) is Opaque
+    assert type(value[0]) is PickledObject
     assert value[1] == {"a": 1}
     value, _ = read_pickle(b"ca\nb\n)R.", "it", {Global("a", "b"): build}, lambda i: None)
-    assert type(value) is Opaque  # the builder made nothing of it
+    assert type(value) is PickledObject  # the builder made nothing of it
     value, _ = read_pickle(b"ca\nb\nK\x01\x85R.", "it", {Global("a", "b"): build}, lambda i: None)
     assert value == ["built", 1]
 
 
-def test_an_object_keeps_its_class_its_state_and_its_items() -> None:
+def test_object_keeps_its_class_its_state_and_its_items() -> None:
     value = read(pickle.dumps(argparse.Namespace(lr=0.1), 4))
     assert value.kind == Global("argparse", "Namespace")
     assert value.state == {"lr": 0.1}
@@ -126,30 +126,30 @@ def test_an_object_keeps_its_class_its_state_and_its_items() -> None:
     assert value.items == {"a": 1}
 
 
-def test_a_dictionary_keeps_only_the_keys_that_a_weight_can_have() -> None:
+def test_dictionary_keeps_only_short_string_keys() -> None:
     value = read(pickle.dumps({"a": 1, 2: 3, (4, 5): 6, None: 7, math.pi: 8, b"9": 10}, 4))
     assert value == {"a": 1}
 
 
-def test_keys_that_cannot_be_hashed_do_no_harm() -> None:
+def test_unhashable_keys_are_dropped() -> None:
     assert read(b"}]Ns.") == {}
     assert read(b"(}Nd.") == {}
 
 
-def test_a_name_that_is_not_utf8_can_be_printed_and_stays_itself() -> None:
+def test_name_that_is_not_utf8_is_escaped_and_stays_distinct() -> None:
     value = read(b"(U\x02\xff\xfeK\x01X\x03\x00\x00\x00\xed\xa0\x80K\x02d.")
     assert len(value) == 2
     "".join(value).encode()
 
 
-def test_persistent_ids_go_to_their_builder() -> None:
+def test_persistent_ids_are_passed_to_their_builder() -> None:
     value, _ = read_pickle(b"(K\x01K\x02tQ.", "it", {}, lambda identity: ["stored", *identity])
     assert value == ["stored", 1, 2]
-    assert type(read(b"K\x01Q.")) is Opaque
-    assert type(read(b"P12\n.")) is Opaque
+    assert type(read(b"K\x01Q.")) is PickledObject
+    assert type(read(b"P12\n.")) is PickledObject
 
 
-def test_pickles_may_follow_each_other() -> None:
+def test_consecutive_pickles_are_read_one_by_one() -> None:
     raw = pickle.dumps("one", 2) + pickle.dumps(["two"], 4)
     first, at = read_pickle(raw, "it", {}, lambda i: None)
     second, end = read_pickle(raw, "it", {}, lambda i: None, at)
@@ -157,7 +157,7 @@ def test_pickles_may_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_every_cut_is_noticed_as_one(protocol: int) -> None:
+def test_every_truncation_is_reported_as_truncation(protocol: int) -> None:
     raw = pickle.dumps({"a": [1, 2**70, 0.5, "text", b"bytes", (None, True)], "b": argparse.Namespace(x=1)}, protocol)
     for length in range(len(raw)):
         with pytest.raises(TruncatedPickle):
@@ -171,7 +171,7 @@ def test_every_cut_is_noticed_as_one(protocol: int) -> None:
         b"(N}\x81u.", b"NN\x93.", b"L" + b"9" * 900 + b"x\n.", b"F1.2.3\n.", b"(NNNd.", b"(o.", b"p1\n.",
     ],
 )  # fmt: skip
-def test_nonsense_is_one_sentence(program: bytes) -> None:
+def test_invalid_pickle_is_refused_in_one_sentence(program: bytes) -> None:
     with pytest.raises(UnreadableInput, match="its pickle"):
         read(program)
 
@@ -187,24 +187,24 @@ def test_lengths_beyond_the_bytes_are_not_allocated() -> None:
             read(program + b".")
 
 
-def test_a_huge_memo_index_costs_nothing() -> None:
+def test_huge_memo_index_costs_nothing() -> None:
     assert read(b"K\x07r\xff\xff\xff\xff0j\xff\xff\xff\xff.") == 7
 
 
-def test_endless_instructions_are_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickle_reader, "MAX_OPS", 10_000)
-    with pytest.raises(UnreadableInput, match="refused as a bomb"):
+    with pytest.raises(UnreadableInput, match="refusing to read"):
         read(b"N" * 20_000 + b".")
 
 
-def test_names_of_absurd_length_are_not_kept() -> None:
+def test_names_above_the_length_limit_are_dropped() -> None:
     long = b"X" + (5000).to_bytes(4, "little") + b"k" * 5000
     assert read(b"}" + long + b"Ns.") == {}
-    with pytest.raises(UnreadableInput, match="makes no sense"):
+    with pytest.raises(UnreadableInput, match="its pickle is invalid"):
         read(b"c" + b"m" * 5000 + b"\nname\n.")
 
 
-def test_a_builder_gets_few_arguments_however_long_the_call() -> None:
+def test_builder_gets_few_arguments_however_long_the_call() -> None:
     seen: list[int] = []
 
     def build(arguments: tuple[object, ...]) -> object:
@@ -213,7 +213,7 @@ def test_a_builder_gets_few_arguments_however_long_the_call() -> None:
 
     program = b"ca\nb\n(" + b"N" * 1000 + b"tR0" + b"(" + b"N" * 1000 + b"tQ."
     value, _ = read_pickle(program, "it", {Global("a", "b"): build}, build)
-    assert type(value) is Opaque
+    assert type(value) is PickledObject
     assert seen == []
 
 

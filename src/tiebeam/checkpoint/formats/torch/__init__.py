@@ -1,0 +1,1 @@
+"""PyTorch files (torch.save), read without PyTorch and without unpickling."""

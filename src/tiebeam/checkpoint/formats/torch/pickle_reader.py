@@ -1,20 +1,19 @@
-"""A pickle read as data. Nothing is imported and nothing from the file is ever called.
+"""Read a pickle as data. Nothing is imported and nothing from the file is ever called.
 
-A pickle is a program for a small stack machine, and the danger lies in three of its instructions: one looks
-a name up in a module (importing it), one calls what was found, one hands state to the result. This machine
-has its own version of each. A name becomes a `Global`, two strings. A call looks those two strings up among
-the `builders` that the caller passed, a fixed table of functions that only arrange their arguments; whatever
-is not in the table becomes an `Opaque`. State is kept beside an Opaque and given to no one. No other
-instruction can reach code: the remaining ones make numbers, strings, lists, tuples and dictionaries.
+A pickle is a program for a small stack machine. Three of its instructions are dangerous: one looks a name up in a
+module (importing it), one calls what was found, one passes state to the result. This machine has its own version of
+each. A name becomes a `Global`, two strings. A call looks these strings up among the `builders` of the caller, a fixed
+table of functions that only arrange their arguments; everything else becomes a `PickledObject`. State is stored in a
+PickledObject and not used. No other instruction can reach code: the rest make numbers, strings, lists, tuples and
+dictionaries.
 
-The standard `pickle.Unpickler` with its `find_class` overridden would be as inert but not as bounded: it
-allocates a memo as large as the largest index a file mentions, buffers as large as a length field says, and
-hashes dictionary keys of any depth on the C stack. Here every length is checked against the bytes that are
-there, instructions are counted, the memo is a dictionary, and a dictionary keeps only its string keys (no
-weight has any other; a caller that needs others passes `key_name`, which spells them as strings), so that a key
-can neither nest, collide by design, nor be unhashable. Byte strings are not kept either; nothing here has a use
-for them. A value can be mentioned any number of times at one byte each, so nothing on the way may take time or
-memory in proportion to the size of a value: builders get few arguments and must not copy them.
+`pickle.Unpickler` with `find_class` overridden would be as safe but not bounded: it allocates a memo as large as the
+largest index in a file and buffers as large as a length field, and hashes nested dictionary keys on the C stack. Here
+every length is checked against the remaining bytes, instructions are counted, the memo is a dictionary, and only string
+keys are kept (`key_name` can turn other keys into strings), so that a key cannot be nested, unhashable, or chosen to
+collide. Byte strings are dropped, because nothing uses them. A value can be referenced any number of times at one byte
+each, so no step may take time or memory in proportion to the size of a value: builders get few arguments and must not
+copy them.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from typing import Any, NamedTuple
 
 from tiebeam.errors import UnreadableInput
 
-MAX_BYTES = 64 << 20  # a pickle takes some 200 bytes a tensor; far more is data that does not belong there
-MAX_OPS = 4_000_000  # some 35 a tensor
-_MAX_INT_BYTES = 1024  # longer integers have no use here, and arithmetic on them takes time
+MAX_BYTES = 64 << 20  # a pickle takes about 200 bytes per tensor
+MAX_OPS = 4_000_000  # about 35 per tensor
+_MAX_INT_BYTES = 1024  # arithmetic on longer integers is slow
 _MAX_NAME = 1024  # characters of a key, a class or a function
-_MAX_ARGUMENTS = 16  # no function that a builder stands for takes more
+_MAX_ARGUMENTS = 16  # more than any function that a builder replaces
 
 
 class Global(NamedTuple):
-    """A name that the pickle mentions. It was not looked up."""
+    """A name in the pickle, not looked up."""
 
     module: str
     name: str
 
 
-class Opaque:
-    """Something the pickle would have had made: its class or function, the items set on it, its state."""
+class PickledObject:
+    """An object that was not built: its class or function, the items set on it, its state."""
 
     __slots__ = ("items", "kind", "state")
 
@@ -51,9 +50,14 @@ class Opaque:
 
 
 KeyName = Callable[[object], str | None]
-"""Spells a dictionary key that is not a string, in time that its size does not matter to; None drops the entry."""
+"""Turns a dictionary key that is not a string into one, in constant time; None drops the entry."""
 Builder = Callable[[tuple[object, ...]], object]
-"""Arranges the arguments of a call, whatever they are, without copying; None when they make no sense to it."""
+"""Arranges the arguments of a call without copying them; None if they are not as expected."""
+
+
+def no_value(identity: tuple[object, ...]) -> object:
+    """A builder that knows nothing: every persistent id becomes a PickledObject."""
+    return None
 
 
 class TruncatedPickle(UnreadableInput):
@@ -69,7 +73,7 @@ def read_pickle(
     key_name: KeyName | None = None,
     max_ops: int | None = None,
 ) -> tuple[Any, int]:
-    """The value of the pickle that starts at `at`, and where it ends. `persistent` arranges persistent ids."""
+    """The value of the pickle at byte `at`, and the byte where it ends. `persistent` builds persistent ids."""
     return _Machine(raw, label, builders, persistent, at, key_name).run(max_ops or MAX_OPS)
 
 
@@ -107,22 +111,24 @@ class _Machine:
             if self.at >= end:
                 raise TruncatedPickle(f"{self.label} is truncated: its pickle does not end") from None
             raise UnreadableInput(
-                f"{self.label} is damaged: its pickle makes no sense at byte {self.at - start:,}"
+                f"{self.label} is damaged: its pickle is invalid at byte {self.at - start:,}"
             ) from None
-        raise UnreadableInput(f"{self.label} holds a pickle of more than {max_ops:,} instructions; refused as a bomb")
+        raise UnreadableInput(
+            f"{self.label} holds a pickle with more instructions than the limit of {max_ops:,}; refusing to read"
+        )
 
     def take(self, count: int) -> bytes:
         if count < 0:
             raise ValueError
         begin, end = self.at, self.at + count
         if end > len(self.raw):
-            raise TruncatedPickle(f"{self.label} is truncated: its pickle wants {count:,} bytes that are not there")
+            raise TruncatedPickle(f"{self.label} is truncated: its pickle needs {count:,} bytes that are missing")
         self.at = end
         return self.raw[begin:end]
 
     def skip(self, count: int) -> None:
         if self.at + count > len(self.raw):
-            raise TruncatedPickle(f"{self.label} is truncated: its pickle wants {count:,} bytes that are not there")
+            raise TruncatedPickle(f"{self.label} is truncated: its pickle needs {count:,} bytes that are missing")
         self.at += count
 
     def line(self) -> bytes:
@@ -143,24 +149,24 @@ class _Machine:
         return items
 
     def make(self, what: object, arguments: object) -> object:
-        """What a call would have given, arranged by a builder or left opaque. Never the call itself."""
+        """The result of a builder in place of a call, or a PickledObject. Nothing is called by name."""
         if type(what) is not Global:
-            return Opaque()
+            return PickledObject()
         builder = self.builders.get(what)
         if builder is not None and type(arguments) is tuple and len(arguments) <= _MAX_ARGUMENTS:
             built = builder(arguments)
             if built is not None:
                 return built
-        return Opaque(what)
+        return PickledObject(what)
 
 
 def _text(raw: bytes) -> str:
-    """UTF-8; what is not is spelled out, so that every name can be printed and no two become one."""
+    """UTF-8; invalid bytes are escaped, so that every name is printable and names stay distinct."""
     return raw.decode("utf-8", "backslashreplace")
 
 
 def _set_items(m: _Machine, target: object, pairs: list[Any]) -> None:
-    if type(target) is Opaque:
+    if type(target) is PickledObject:
         target.items = target.items if target.items is not None else {}
         target = target.items
     if type(target) is dict:
@@ -176,16 +182,16 @@ def _add_items(target: object, items: list[Any]) -> None:
 
 
 def _integer(raw: bytes) -> object:
-    return int.from_bytes(raw, "little", signed=True) if len(raw) <= _MAX_INT_BYTES else Opaque()
+    return int.from_bytes(raw, "little", signed=True) if len(raw) <= _MAX_INT_BYTES else PickledObject()
 
 
 def _text_integer(raw: bytes) -> object:
-    if raw in (b"00", b"01"):  # how the oldest protocol spells a bool
+    if raw in (b"00", b"01"):  # a bool in the oldest protocol
         return raw == b"01"
-    return int(raw) if len(raw) <= _MAX_INT_BYTES else Opaque()
+    return int(raw) if len(raw) <= _MAX_INT_BYTES else PickledObject()
 
 
-def _nothing(m: _Machine) -> None:
+def _no_operation(m: _Machine) -> None:
     pass
 
 
@@ -219,7 +225,7 @@ def _binput(m: _Machine) -> None:
 
 
 def _long_binput(m: _Machine) -> None:
-    begin, m.at = m.at, m.at + 4  # past the end is noticed before the next instruction
+    begin, m.at = m.at, m.at + 4  # the check before the next instruction detects the end
     m.memo[int.from_bytes(m.raw[begin : m.at], "little")] = m.stack[-1]
 
 
@@ -242,7 +248,7 @@ def _long_text(m: _Machine) -> None:
 
 
 def _string(m: _Machine) -> None:
-    m.stack.append(m.line().strip()[1:-1].decode("latin-1"))  # quoted; escapes stay as they are written
+    m.stack.append(m.line().strip()[1:-1].decode("latin-1"))  # quoted; escapes are kept as written
 
 
 def _tuple(m: _Machine) -> None:
@@ -319,25 +325,25 @@ def _obj(m: _Machine) -> None:
 
 def _build(m: _Machine) -> None:
     state, target = m.stack.pop(), m.stack[-1]
-    if type(target) is Opaque:
+    if type(target) is PickledObject:
         target.state = state
 
 
 def _persistent(m: _Machine) -> None:
     identity = m.stack.pop()
     built = m.persistent(identity) if type(identity) is tuple and len(identity) <= _MAX_ARGUMENTS else None
-    m.stack.append(built if built is not None else Opaque())
+    m.stack.append(built if built is not None else PickledObject())
 
 
 def _persistent_line(m: _Machine) -> None:
     m.line()
-    m.stack.append(Opaque())
+    m.stack.append(PickledObject())
 
 
 def _extension(width: int) -> Callable[[_Machine], None]:
     def push(m: _Machine) -> None:
         m.skip(width)
-        m.stack.append(Opaque())
+        m.stack.append(PickledObject())
 
     return push
 
@@ -352,7 +358,7 @@ def _sized_text(width: int) -> Callable[[_Machine], None]:
 def _sized_bytes(width: int) -> Callable[[_Machine], None]:
     def push(m: _Machine) -> None:
         m.skip(m.unsigned(width))
-        m.stack.append(Opaque())
+        m.stack.append(PickledObject())
 
     return push
 
@@ -380,7 +386,7 @@ def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
 
 _STOP = ord(".")
 
-# Sets, frozen or not, become lists: nothing here asks whether something is in one.
+# Sets and frozensets become lists: nothing here needs membership.
 _NAMED: dict[bytes, Callable[[_Machine], None]] = {
     b"\x80": _proto, b"\x95": lambda m: m.skip(8), b"(": _mark, b"0": _pop,
     b"1": lambda m: m.since_mark().clear(), b"2": _push(lambda m: m.stack[-1]),
@@ -393,7 +399,7 @@ _NAMED: dict[bytes, Callable[[_Machine], None]] = {
     b"V": _push(lambda m: m.line().decode("raw-unicode-escape").encode("utf-8", "backslashreplace").decode()),
     b"X": _sized_text(4), b"\x8c": _sized_text(1), b"\x8d": _sized_text(8),
     b"B": _sized_bytes(4), b"C": _sized_bytes(1), b"\x8e": _sized_bytes(8), b"\x96": _sized_bytes(8),
-    b"\x97": _push(lambda m: Opaque()), b"\x98": _nothing,
+    b"\x97": _push(lambda m: PickledObject()), b"\x98": _no_operation,
     b"]": _push(lambda m: []), b"l": _push(lambda m: m.since_mark()), b"a": _append, b"e": _appends,
     b"\x8f": _push(lambda m: []), b"\x90": _appends, b"\x91": _push(lambda m: m.since_mark()),
     b")": _push(lambda m: ()), b"t": _tuple,

@@ -1,12 +1,11 @@
-"""PyTorch files, without PyTorch and without running what is in them.
+"""PyTorch files, read without PyTorch and without running anything in them.
 
-`torch.save` writes a pickle that describes the objects and, beside it, one block of bytes per storage: since
-PyTorch 1.6 as members of a zip archive, before that one after the other in a plain file. The pickle is read
-by `pickles`, which calls nothing; `rebuilds` is all that it knows of PyTorch, and only notes down which storage
-a tensor is a view of; `weights` finds the model among the rest. Two names for one storage end as two names for
-one byte range.
+`torch.save` writes a pickle that describes the objects, and one block of bytes per storage: since PyTorch 1.6 as zip
+members, before that one after the other in a plain file. `pickle_reader` reads the pickle without calling
+anything, `rebuild` records which storage a tensor is a view of, and `state_dict` finds the model among the rest. Two
+names for one storage become two names for one byte range.
 
-The numbers are row-major in nearly every file; a transposed or sliced view keeps its strides, in elements.
+Tensors are row-major in nearly every file; a transposed or sliced view keeps its strides, in elements.
 """
 
 from __future__ import annotations
@@ -18,20 +17,26 @@ from typing import NamedTuple
 
 from tiebeam.checkpoint.dtypes import BITS
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.formats.torch.pickle_reader import MAX_BYTES, TruncatedPickle, read_pickle
-from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, MAX_DIMENSION, Storage, Tensor, storage_of
-from tiebeam.checkpoint.formats.torch.state_dict import find_weights
+from tiebeam.checkpoint.formats.torch.pickle_reader import MAX_BYTES, TruncatedPickle, no_value, read_pickle
+from tiebeam.checkpoint.formats.torch.rebuild import (
+    BUILDERS,
+    MAX_DIMENSION,
+    MAX_DIMENSIONS,
+    Storage,
+    Tensor,
+    storage_of,
+)
+from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.formats.zip_archive import Archive, open_archive
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
-_MAX_DIMENSIONS = 32
-_MAX_REPEATED = 1 << 28  # elements of a view that shows some of its storage more than once
+_MAX_REPEATED = 1 << 28  # elements of a view that repeats parts of its storage
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 class Block(NamedTuple):
-    """Where a storage's bytes are: in the file, or in what a deflated member inflates to."""
+    """Where the bytes of a storage are: in the file, or in the inflated zip member `packing`."""
 
     begin: int
     size: int
@@ -39,20 +44,20 @@ class Block(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What torch.save was given, as data, and where the storages that it mentions lie in the file."""
+    """What was passed to torch.save, as data, and a function that locates storages in the file."""
 
     root: object
     locate: Callable[[Storage], Block]
 
 
 def read_header(files: Files, name: str) -> Header:
-    """The tensors of one PyTorch file. The metadata says where in it they were found, if not at the top."""
+    """The tensors of one PyTorch file. The metadata says where in it they were found, if not at the top level."""
     contents = read_contents(files, name)
     return _header(contents.root, name, contents.locate)
 
 
 def read_contents(files: Files, name: str) -> Contents:
-    """Everything that one PyTorch file describes, of which nothing was called and no number read."""
+    """Everything that one PyTorch file describes. Nothing is called and no numbers are read."""
     magic = files.read(name, 0, min(files.size(name), 512))
     if magic.startswith(b"PK"):
         return _read_zip(files, name)
@@ -62,7 +67,7 @@ def read_contents(files: Files, name: str) -> Contents:
         raise UnreadableInput(f"{name} is a Git LFS pointer, not the weights; fetch them with: git lfs pull")
     if magic[257:262] == b"ustar":
         raise UnreadableInput(
-            f"{name} is a tar archive from before PyTorch 0.2, which is not read here; where you trust it, save it "
+            f"{name} is a tar archive from before PyTorch 0.2, which is not supported; if you trust it, save it "
             f"again: torch.save(torch.load({name!r}, weights_only=False), 'new.pt')"
         )
     raise UnreadableInput(f"{name} is not a PyTorch file (it starts with {magic[:8]!r})")
@@ -73,21 +78,25 @@ def _read_zip(files: Files, name: str) -> Contents:
     pickled = [member for member in archive.members if member.count("/") == 1 and member.endswith("/data.pkl")]
     if len(pickled) != 1:
         raise UnreadableInput(
-            f"{name} is a zip archive without a pickle of PyTorch's; if it was made by torch.export or is a packed "
-            "folder, save the model's state_dict with torch.save instead"
+            f"{name} is a zip archive without a PyTorch pickle; if torch.export made it, or if it is a zipped folder, "
+            "save the model's state_dict with torch.save instead"
         )
     prefix = pickled[0].removesuffix("data.pkl")
     _check_byte_order(archive, prefix)
     size = archive.members[pickled[0]].size
     if size > MAX_BYTES:
-        raise UnreadableInput(f"{name} holds a pickle of {size:,} bytes; above {MAX_BYTES:,} it is not believed")
+        raise UnreadableInput(
+            f"{name} holds a pickle of {size:,} bytes, which exceeds the limit of {MAX_BYTES:,}; refusing to read"
+        )
     root, _ = read_pickle(archive.read(pickled[0]), name, BUILDERS, storage_of)
 
     def locate(storage: Storage) -> Block:
         member = archive.members.get(f"{prefix}data/{storage.key}")
         if member is None:
-            raise UnreadableInput(f"{name} mentions the storage {storage.key!r}, which is not in it; it is incomplete")
-        begin = archive.begin(member.name)  # also where it is deflated: this checks its local header
+            raise UnreadableInput(
+                f"{name} refers to the storage {storage.key!r}, which is missing; the file is incomplete"
+            )
+        begin = archive.begin(member.name)  # checks the local header, also of a deflated member
         return Block(0, member.size, member.name) if member.deflated else Block(begin, member.size)
 
     return Contents(root, locate)
@@ -108,16 +117,16 @@ def _refuse_big_endian(name: str, big: bool) -> None:
 
 
 def _read_legacy(files: Files, name: str) -> Contents:
-    """Five pickles (magic, protocol, system, objects, the keys in order), then the storages end to end."""
+    """Five pickles (magic, protocol, system, objects, storage keys in order), then the storages, concatenated."""
     size = files.size(name)
     try:
-        magic, _ = read_pickle(files.read(name, 0, min(size, 64)), name, {}, _nothing)
+        magic, _ = read_pickle(files.read(name, 0, min(size, 64)), name, {}, no_value)
     except UnreadableInput:
         magic = None
     if magic != _LEGACY_MAGIC:
         raise UnreadableInput(
-            f"{name} is a plain Python pickle, not a file of torch.save; loading one can run any code, so it is not "
-            "read: where you trust it, load it yourself and save its tensors with torch.save or safetensors"
+            f"{name} is a plain Python pickle, not a file of torch.save; loading it can run any code, so it is "
+            "not read: if you trust it, load it yourself and save its tensors with torch.save or safetensors"
         )
     length = min(size, 1 << 18)
     while True:
@@ -132,7 +141,7 @@ def _read_legacy(files: Files, name: str) -> Contents:
     for key in keys:
         itemsize = itemsizes.get(key)
         if at + 8 > size or itemsize is None:
-            raise UnreadableInput(f"{name} is damaged: its storages stop making sense at byte {at:,} of {size:,}")
+            raise UnreadableInput(f"{name} is damaged: its storages are invalid at byte {at:,} of {size:,}")
         (numel,) = struct.unpack("<q", files.read(name, at, at + 8))
         blocks[key] = Block(at + 8, numel * itemsize)
         at += 8 + numel * itemsize
@@ -145,41 +154,41 @@ def _read_legacy(files: Files, name: str) -> Contents:
         try:
             return blocks[storage.key]
         except KeyError:
-            raise UnreadableInput(f"{name} mentions a storage that is not in it; it is incomplete") from None
+            raise UnreadableInput(f"{name} refers to a storage that is missing; the file is incomplete") from None
 
     return Contents(root, locate)
 
 
 def _legacy_pickles(raw: bytes, name: str) -> tuple[object, list[str], dict[str, int], int]:
-    """The objects, the keys of the storages in file order, bytes per element by key, and where the data starts."""
+    """The objects, the storage keys in file order, bytes per element by key, and the byte where the data starts."""
     itemsizes: dict[str, int] = {}
 
     def note_storage(identity: tuple[object, ...]) -> object:
-        if identity[:1] == ("module",) and len(identity) > 1:  # a class with its source; the class is what is meant
+        if identity[:1] == ("module",) and len(identity) > 1:  # a class with its source code
             return identity[1]
         storage = storage_of(identity)
         if type(storage) is Storage:
             itemsizes.setdefault(storage.key, BITS[storage.dtype] // 8)
         return storage
 
-    _, at = read_pickle(raw, name, {}, _nothing)
-    protocol, at = read_pickle(raw, name, {}, _nothing, at)
-    system, at = read_pickle(raw, name, {}, _nothing, at)
+    _, at = read_pickle(raw, name, {}, no_value)
+    protocol, at = read_pickle(raw, name, {}, no_value, at)
+    system, at = read_pickle(raw, name, {}, no_value, at)
     if protocol != _LEGACY_PROTOCOL or type(system) is not dict:
-        raise UnreadableInput(f"{name} is damaged: it has the magic of a PyTorch file, but not its first fields")
+        raise UnreadableInput(f"{name} is damaged: it has the magic number of a PyTorch file, but not its first fields")
     _refuse_big_endian(name, system.get("little_endian") is False)
     root, at = read_pickle(raw, name, BUILDERS, note_storage, at)
-    keys, at = read_pickle(raw, name, {}, _nothing, at)
+    keys, at = read_pickle(raw, name, {}, no_value, at)
     if type(keys) is not list or not all(type(key) is str for key in keys) or len(set(keys)) != len(keys):
         raise UnreadableInput(f"{name} is damaged: it does not list its storages")
     return root, keys, itemsizes, at
 
 
 def _header(root: object, file: str, locate: Callable[[Storage], Block]) -> Header:
-    weights = find_weights(root, file)
+    found = find_state_dict(root, file)
     tensors: dict[str, TensorInfo] = {}
     skipped: dict[str, str] = {}
-    for name, tensor in weights.tensors.items():
+    for name, tensor in found.tensors.items():
         if tensor.unreadable:
             skipped[name] = tensor.unreadable
         else:
@@ -190,17 +199,17 @@ def _header(root: object, file: str, locate: Callable[[Storage], Block]) -> Head
             f"{file} holds no plain tensors: {name!r} is {reason}; save a plain copy of the weights with torch.save"
         )
     notes = []
-    if weights.at:
-        beside = f"; {', '.join(map(repr, weights.others))} beside it left alone" if weights.others else ""
-        notes.append(f"the weights are {weights.at!r} in {file}{beside}")
+    if found.path:
+        others = f"; {', '.join(map(repr, found.others))} ignored" if found.others else ""
+        notes.append(f"the weights are under {found.path!r} in {file}{others}")
     if skipped:
         name, reason = next(iter(skipped.items()))
-        notes.append(f"{len(skipped)} of the tensors in {file} left out: {name!r} is {reason}")
-    return Header(tensors, {"tiebeam.weights_at": weights.at} if weights.at else {}, tuple(notes))
+        notes.append(f"{len(skipped)} of the tensors in {file} were skipped: {name!r} is {reason}")
+    return Header(tensors, {"tiebeam.weights_at": found.path} if found.path else {}, tuple(notes))
 
 
 def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage], Block]) -> TensorInfo:
-    """The view as a byte range, proved to lie inside its storage, and the storage inside the file."""
+    """The view as a byte range, checked to be inside its storage, and the storage inside the file."""
     storage: Storage = tensor.storage
     dtype = tensor.dtype if type(tensor.dtype) is str else storage.dtype
     shape, strides, offset = _checked_view(name, tensor, file)
@@ -222,7 +231,8 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
         )
     if size > max(reach, _MAX_REPEATED):
         raise UnreadableInput(
-            f"{file}: {name!r} shows {reach:,} stored elements as {size:,}; this is believed up to {_MAX_REPEATED:,}"
+            f"{file}: {name!r} expands {reach:,} stored elements to {size:,}, which exceeds the limit of "
+            f"{_MAX_REPEATED:,}; refusing to read"
         )
     begin = block.begin + storage.first * unit + offset * itemsize
     dense = _row_major(shape, strides)
@@ -233,7 +243,7 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
 
 def _checked_view(name: str, tensor: Tensor, file: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     shape, strides, offset = tensor.shape, tensor.strides, tensor.offset
-    if type(shape) is tuple and type(strides) is tuple and len(shape) == len(strides) <= _MAX_DIMENSIONS:
+    if type(shape) is tuple and type(strides) is tuple and len(shape) == len(strides) <= MAX_DIMENSIONS:
         numbers = (*shape, *strides, offset)
         sane = all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers)
         if sane and prod(n or 1 for n in shape) <= MAX_DIMENSION:
@@ -248,7 +258,3 @@ def _row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         expected *= n
     return True
-
-
-def _nothing(identity: tuple[object, ...]) -> object:
-    return None

@@ -1,18 +1,17 @@
-"""What a pickle of PyTorch's mentions, as data: storages, tensors that are views of them, a few containers.
+"""The objects of a PyTorch pickle as data: storages, tensors as views of them, and a few containers.
 
-These are the only functions that reading a pickle can reach. Each takes the arguments of one of PyTorch's
-rebuild functions, of whatever kind they turn out to be, and writes down what it says; a ValueError or
-TypeError from here is a damaged file.
+These are the only functions that reading a pickle can reach. Each takes the arguments of one of PyTorch's rebuild
+functions, whatever their types are, and records them. A ValueError or TypeError raised here means a damaged file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
-from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, Global, Opaque
+from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, Global, PickledObject
 
-MAX_DIMENSION = 1 << 48
+MAX_DIMENSION, MAX_DIMENSIONS = 1 << 48, 32
 _MAX_KEY = 256
 _STORAGE_TYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -30,11 +29,11 @@ _DTYPES = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }  # fmt: skip
 _WRAPPER = Global("torch._utils", "_rebuild_wrapper_subclass")
-_SPREAD = ("DTensor", "ShardedTensor")
+_DISTRIBUTED = ("DTensor", "ShardedTensor")
 
 
 class Storage(NamedTuple):
-    """A persistent id: a block of numbers by its key, and the part of it (in elements) that is meant."""
+    """A persistent id: a block of numbers by its key, and optionally a range of it (in elements)."""
 
     dtype: str
     key: str
@@ -44,27 +43,27 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor as the pickle describes it: a view of a storage. Nothing about it has been checked yet."""
+    """A tensor as the pickle describes it: a view of a storage. Nothing has been checked yet."""
 
     storage: Any
     offset: object
     shape: object
     strides: object
     dtype: object
-    """What the tensor itself says, where it does; otherwise its storage knows."""
+    """The tensor's own type, if it has one; otherwise the type of its storage counts."""
     unreadable: str = ""
-    """Why its numbers are not simply the bytes of the storage, where they are not."""
+    """Why its numbers are not plain bytes of the storage; empty if they are."""
 
 
-class Spread(NamedTuple):
-    """In place of a storage: a part of a tensor that several processes hold, by the class that knows the whole."""
+class DistributedTensor(NamedTuple):
+    """In place of a storage: one rank's part of a DTensor or ShardedTensor (`kind`), with its pickled state."""
 
     kind: str
     state: Any
 
 
 def storage_of(identity: tuple[object, ...]) -> object:
-    """('storage', type, key, device, elements) and, in the oldest files, (key of the part, first, elements)."""
+    """('storage', type, key, device, elements), in the oldest files also (key of the view, first, elements)."""
     if len(identity) < 5 or identity[0] != "storage":
         return None
     _, kind, key, _, numel, *rest = identity
@@ -86,7 +85,15 @@ def storage_of(identity: tuple[object, ...]) -> object:
     return Storage(dtype, key, numel, first, part)
 
 
+def is_shape(numbers: object) -> TypeGuard[tuple[int, ...]]:
+    """Whether an untrusted value can be a shape or offsets: a short tuple of integers in a plausible range."""
+    if type(numbers) is not tuple or len(numbers) > MAX_DIMENSIONS:
+        return False
+    return all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers)
+
+
 def element_type(dtype: object) -> str | None:
+    """torch.bfloat16, as the pickle names it -> 'BF16'; None for types that are not supported."""
     return _DTYPES.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
 
 
@@ -105,17 +112,17 @@ def _rebuild_v2(arguments: tuple[object, ...]) -> object:
 
 
 def _rebuild_v3(arguments: tuple[object, ...]) -> object:
-    stated = arguments[6]
-    dtype = element_type(stated)
+    named = arguments[6]
+    dtype = element_type(named)
     tensor = _rebuild(arguments, dtype, arguments[7] if len(arguments) > 7 else None)
     if dtype is None:
-        spelled = ".".join(stated) if type(stated) is Global else "unknown"
-        return tensor._replace(unreadable=f"of the element type {spelled}")
+        shown = ".".join(named) if type(named) is Global else "unknown"
+        return tensor._replace(unreadable=f"of the element type {shown}")
     return tensor
 
 
 def _rebuild_quantized(arguments: tuple[object, ...]) -> object:
-    return _rebuild(arguments)._replace(unreadable="quantised by PyTorch")
+    return _rebuild(arguments)._replace(unreadable="quantized by PyTorch")
 
 
 def _rebuild_meta(arguments: tuple[object, ...]) -> object:
@@ -124,7 +131,7 @@ def _rebuild_meta(arguments: tuple[object, ...]) -> object:
 
 
 def _rebuild_sparse(arguments: tuple[object, ...]) -> object:
-    """(layout, (indices, values, shape, coalesced)), or with two sets of indices and nothing after the shape."""
+    """(layout, (indices, values, shape, coalesced)), or two index tensors and the shape last."""
     parts = arguments[-1]
     last = parts[-2:] if type(parts) is tuple else ()
     return Tensor(None, 0, next((part for part in last if type(part) is tuple), ()), (), None, "sparse")
@@ -133,26 +140,26 @@ def _rebuild_sparse(arguments: tuple[object, ...]) -> object:
 def _rebuild_on_device(arguments: tuple[object, ...]) -> object:
     tensor, dtype, *_ = arguments
     if type(tensor) is Tensor and not tensor.unreadable:
-        mine = tensor.dtype or tensor.storage.dtype
-        return tensor if mine == element_type(dtype) else tensor._replace(unreadable="converted on loading")
+        own = tensor.dtype or tensor.storage.dtype
+        return tensor if own == element_type(dtype) else tensor._replace(unreadable="converted on loading")
     return None
 
 
-def _spread(kind: object, inner: tuple[object, ...], state: object) -> object:
-    """A subclass that wraps other tensors, (class, type, shape, strides, ...): the parts of several processes are."""
+def _distributed_tensor(kind: object, inner: tuple[object, ...], state: object) -> object:
+    """A subclass that wraps other tensors, (class, type, shape, strides, ...): DTensor and ShardedTensor do."""
     name = kind.name if type(kind) is Global else ""
-    if name not in _SPREAD:
+    if name not in _DISTRIBUTED:
         return None
     dtype = element_type(inner[1])
-    why = f"a part of a tensor that is spread over processes ({name})"
-    return Tensor(Spread(name, state), 0, inner[2], inner[3], dtype or inner[1], why)
+    unreadable = f"one rank's part of a sharded tensor ({name})"
+    return Tensor(DistributedTensor(name, state), 0, inner[2], inner[3], dtype or inner[1], unreadable)
 
 
 def _rebuild_from_type(arguments: tuple[object, ...]) -> object:
     """A subclass of Tensor: (function, class, its arguments, state). The function is one of those above."""
     function, kind, inner, *rest = arguments
     if function == _WRAPPER and type(inner) is tuple and len(inner) >= 4:
-        return _spread(kind, inner, rest[0] if rest else None)
+        return _distributed_tensor(kind, inner, rest[0] if rest else None)
     builder = _TENSOR_BUILDERS.get(function) if type(function) is Global else None
     return builder(inner) if builder is not None and type(inner) is tuple else None
 
@@ -162,13 +169,13 @@ def _first_tensor(arguments: tuple[object, ...]) -> object:
 
 
 def _mapping(arguments: tuple[object, ...]) -> object:
-    """An OrderedDict: empty and filled later, or, from Python 2, made of pairs. A defaultdict names its factory."""
+    """An OrderedDict: empty and filled later, or (Python 2) made of pairs. A defaultdict names its factory."""
     made: dict[str, object] = {}
     if arguments and type(arguments[0]) is list:
         for pair in arguments[0]:
             if type(pair) in (list, tuple) and len(pair) == 2 and type(pair[0]) is str:
                 made[pair[0]] = pair[1]
-        arguments[0].clear()  # taken over and not copied: a second call with the same list adds nothing
+        arguments[0].clear()  # moved and not copied, so that many calls with the same list cost nothing
     return made
 
 
@@ -181,8 +188,8 @@ def _size(arguments: tuple[object, ...]) -> object:
 
 
 def _instance(arguments: tuple[object, ...]) -> object:
-    """How protocols 0 and 1 make an object: (class, base, the base's state)."""
-    return Opaque(arguments[0]) if type(arguments[0]) is Global else None
+    """An object in protocols 0 and 1: (class, base, state of the base)."""
+    return PickledObject(arguments[0]) if type(arguments[0]) is Global else None
 
 
 def _itself(arguments: tuple[object, ...]) -> object:

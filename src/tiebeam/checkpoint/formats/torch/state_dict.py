@@ -1,10 +1,9 @@
-"""Where the weights are among everything that a training run saves with them.
+"""Find the weights among everything that a training run saved with them.
 
-The value of a pickle is a tree of dictionaries, lists and opaque objects. Going down from the top, a child
-is entered when it is known by name to hold a model (`state_dict`, `model` ...), or when it alone holds any
-matrices; where they spread over several children, those are the parts of one model, and names are joined
-with dots, as PyTorch does. A pickled module is such a tree too: its `_parameters`, `_buffers` and `_modules`
-were recorded, not rebuilt. What belongs to an optimizer is never entered.
+The value of a pickle is a tree of dictionaries, lists and objects. Starting at the top, the search enters a child whose
+name says that it holds a model (`state_dict`, `model` ...), or the only child with matrices. If several children have
+matrices, they are the parts of one model, and names are joined with dots as in PyTorch. A pickled module is such a tree
+too: its `_parameters`, `_buffers` and `_modules` were recorded, not rebuilt. Optimizer state is never entered.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tiebeam.checkpoint.formats.torch.pickle_reader import Global, Opaque
+from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject
 from tiebeam.checkpoint.formats.torch.rebuild import Tensor
 from tiebeam.errors import UnreadableInput
 
@@ -30,43 +29,43 @@ _MAX_DEPTH = 48
 _MAX_VISITS = 8_000_000
 
 
-class Weights(NamedTuple):
-    """The tensors by name, where they were found, and what else could have been taken for them."""
+class StateDict(NamedTuple):
+    """The tensors by name, the dotted path where they were found, and other models that were not chosen."""
 
     tensors: dict[str, Tensor]
-    at: str
+    path: str
     others: tuple[str, ...]
 
 
-def find_weights(root: object, label: str) -> Weights:
+def find_state_dict(root: object, label: str) -> StateDict:
     """The model's tensors inside `root`."""
-    tree = _Tree(label)
+    search = _Search(label)
     node, path, others = root, list[str](), list[str]()
     if type(root) is Tensor:
-        return Weights({"tensor": root}, "", ())
+        return StateDict({"tensor": root}, "", ())
     for _ in range(_MAX_DEPTH):
-        step = tree.step_down(node, inside_model=bool(path) and _names_model(path[-1]))
+        step = search.step_down(node, inside_model=bool(path) and _names_model(path[-1]))
         if step is None:
             break
-        key, node, passed = step
-        others += [".".join([*path, name]) for name in passed]
+        key, node, rejected = step
+        others += [".".join([*path, name]) for name in rejected]
         path.append(key)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in tree.walk(node):
+    for name, tensor in search.tensors(node):
         if name in tensors:
             raise UnreadableInput(f"{label} holds two tensors that are both called {name!r}")
         tensors[name] = tensor
-    return Weights(tensors, ".".join(path), tuple(others))
+    return StateDict(tensors, ".".join(path), tuple(others))
 
 
-class _Tree:
-    """Walks values, and counts what it looks at: a small file can describe a tree of exponential size."""
+class _Search:
+    """Iterates over values and counts them, because a small file can describe a tree of exponential size."""
 
     def __init__(self, label: str) -> None:
         self.label, self._left = label, _MAX_VISITS
 
     def step_down(self, node: object, inside_model: bool) -> tuple[str, object, list[str]] | None:
-        """The child that holds the model, if one does, and the names of the other models beside it."""
+        """The child that holds the model, if any, and the names of the other models beside it."""
         if _is_module(node):
             return None
         sizes: dict[str, int] = {}  # elements in matrices, for the children that have any
@@ -75,7 +74,7 @@ class _Tree:
         for key, value in self.entries(node):
             if type(value) is Tensor:
                 own_matrices = own_matrices or _matrix_size(value) > 0
-            elif size := sum(_matrix_size(tensor) for _, tensor in self.walk(value)):
+            elif size := sum(_matrix_size(tensor) for _, tensor in self.tensors(value)):
                 children[key], sizes[key] = value, size
         alone = len(children) == 1 and not own_matrices
         models = [
@@ -85,8 +84,8 @@ class _Tree:
         ]
         if models:
             largest = max(sizes[key] for key in models)
-            # An average of the weights is taken only where the weights themselves are missing.
-            first, *passed = sorted(
+            # An average of the weights is chosen only if the weights themselves are missing.
+            first, *rejected = sorted(
                 models,
                 key=lambda key: (
                     sizes[key] * 2 < largest,
@@ -95,37 +94,39 @@ class _Tree:
                     _MODELS.index(key) if key in _MODELS else len(_MODELS),
                 ),
             )
-            return first, children[first], passed
-        if alone and not inside_model:  # there, a name that stands alone is part of every weight's name
+            return first, children[first], rejected
+        if alone and not inside_model:  # inside a model, the only child's name is part of every weight's name
             ((key, child),) = children.items()
             return key, child, []
         return None
 
     def _is_model(self, node: object) -> bool:
-        """By itself, and not a part of one: a module, or a flat dictionary with names such as layers.0.weight."""
+        """Whether a node is a whole model and not a part: a module, or a flat dictionary with dotted names."""
         return _is_module(node) or any("." in key for key, value in self.entries(node) if type(value) is Tensor)
 
-    def walk(self, node: object) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, node: object) -> Iterator[tuple[str, Tensor]]:
         """Every tensor below `node`, by its dotted name."""
-        yield from self._walk(node, "", (), set())
+        yield from self._tensors(node, "", (), set())
 
-    def _walk(self, node: object, prefix: str, above: tuple[int, ...], seen: set[int]) -> Iterator[tuple[str, Tensor]]:
-        # A module may have two names, as a tied layer has; anything else is looked at once.
+    def _tensors(
+        self, node: object, prefix: str, above: tuple[int, ...], seen: set[int]
+    ) -> Iterator[tuple[str, Tensor]]:
+        # A module may have two names, as a tied layer does; anything else is visited once.
         if len(above) > _MAX_DEPTH or id(node) in (above if _is_module(node) else seen):
             return
         seen.add(id(node))
         for key, value in self.entries(node):
-            self._left -= (len(prefix) + len(key)) >> 3  # long names multiply, too
+            self._left -= (len(prefix) + len(key)) >> 3  # long names multiply too
             if type(value) is Tensor:
                 yield prefix + key, value
             else:
-                yield from self._walk(value, f"{prefix}{key}.", (*above, id(node)), seen)
+                yield from self._tensors(value, f"{prefix}{key}.", (*above, id(node)), seen)
 
     def entries(self, node: object) -> Iterator[tuple[str, object]]:
         """The tensors and containers directly inside a dictionary, list, module or other object."""
         whole_module = _is_module(node)
         for key, value in self._items(node):
-            if type(value) is Opaque and value.kind is not None and _is_rebuild(value.kind):
+            if type(value) is PickledObject and value.kind is not None and _is_rebuild(value.kind):
                 yield key, Tensor(None, 0, (), (), None, f"made by {'.'.join(value.kind)!r}")
             elif type(value) is Tensor or (
                 type(value) in _CONTAINERS and (whole_module or not (_OPTIMIZERS.search(key) or _is_optimizer(value)))
@@ -138,8 +139,8 @@ class _Tree:
             yield from node.items()
         elif type(node) is list or type(node) is tuple:
             self._count(len(node))
-            yield from ((str(i), value) for i, value in enumerate(node) if type(value) in _WORTH_NAMING)
-        elif type(node) is Opaque:
+            yield from ((str(i), value) for i, value in enumerate(node) if type(value) in _CONTAINERS_AND_TENSORS)
+        elif type(node) is PickledObject:
             state = _state(node)
             parts = [state]
             if type(state.get("_parameters")) is dict and type(state.get("_modules")) is dict:
@@ -155,16 +156,18 @@ class _Tree:
                 yield from part.items()
 
     def _count(self, entries: int) -> None:
-        self._left -= 8 + entries  # opening a container takes about as long as passing eight numbers
+        self._left -= 8 + entries  # opening a container costs about as much as eight entries
         if self._left < 0:
-            raise UnreadableInput(f"{self.label} nests millions of entries in its pickle; refused as a bomb")
+            raise UnreadableInput(
+                f"{self.label} nests more entries in its pickle than the limit of {_MAX_VISITS:,}; refusing to read"
+            )
 
 
 def _names_model(key: str) -> bool:
     return key in _MODELS or bool(_AVERAGES.search(key))
 
 
-def _state(node: Opaque) -> dict[str, Any]:
+def _state(node: PickledObject) -> dict[str, Any]:
     state = node.state
     if type(state) is tuple and state:  # (attributes, slots)
         state = state[0]
@@ -173,7 +176,7 @@ def _state(node: Opaque) -> dict[str, Any]:
 
 def _is_module(node: object) -> bool:
     """A pickled torch.nn.Module, or one that TorchScript saved."""
-    if type(node) is not Opaque:
+    if type(node) is not PickledObject:
         return False
     state = _state(node)
     scripted = node.kind is not None and node.kind.module.startswith("__torch__")
@@ -181,7 +184,7 @@ def _is_module(node: object) -> bool:
 
 
 def _is_optimizer(node: object) -> bool:
-    state = node if type(node) is dict else _state(node) if type(node) is Opaque else {}
+    state = node if type(node) is dict else _state(node) if type(node) is PickledObject else {}
     return "param_groups" in state
 
 
@@ -190,7 +193,7 @@ def _is_rebuild(kind: Global) -> bool:
 
 
 def _matrix_size(tensor: Tensor) -> int:
-    """Elements of a tensor with two dimensions or more: counters, random states and biases do not place a model."""
+    """Elements of a tensor with at least two dimensions; counters, random states and biases do not identify a model."""
     shape = tensor.shape
     if type(shape) is not tuple or not 2 <= len(shape) <= 32:
         return 0
@@ -202,5 +205,5 @@ def _matrix_size(tensor: Tensor) -> int:
     return size
 
 
-_CONTAINERS: frozenset[type] = frozenset({dict, list, tuple, Opaque})
-_WORTH_NAMING = _CONTAINERS | {Tensor}
+_CONTAINERS: frozenset[type] = frozenset({dict, list, tuple, PickledObject})
+_CONTAINERS_AND_TENSORS = _CONTAINERS | {Tensor}

@@ -1,8 +1,8 @@
-"""Tiny models as two processes save them: FSDP2, FSDP1, tensors cut by columns, the Hugging Face shards of DCP.
+"""Tiny models saved by two ranks: FSDP2, FSDP1, tensors sharded by columns, the Hugging Face shards of DCP.
 
-Run as a program with a directory to fill; one launch makes everything, because starting it is what takes the time. Each
-kind of model (tied, untied, and untied with two equal matrices) also lies there as plain safetensors to compare with,
-every name stored: the directory `KIND/whole`.
+Run as a program with a directory to fill; one launch makes everything, because starting it takes most of the time. Each
+kind of model (tied, untied, and untied with two equal matrices) is also saved as plain safetensors to compare with,
+with every name stored: the directory `KIND/whole`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("tied", "untied", "twin")
-WORLD, VOCAB = 2, 41  # an odd vocabulary: the last process has fewer rows
+WORLD, VOCAB = 2, 41  # an odd vocabulary: the last rank has fewer rows
 
 
 def model(kind: str) -> Any:
@@ -65,8 +65,8 @@ def work(rank: int, out: Path, port: int) -> None:
         (where / "dtensors").mkdir(exist_ok=True)
         torch.save(state, where / "dtensors" / f"pytorch_model_fsdp_0_rank{rank}.bin")
 
-        cut = {name: Shard(1 if name == "lm_head.weight" else 0) for name in whole}
-        columns = {name: distribute_tensor(tensor, mesh, [cut[name]]) for name, tensor in whole.items()}
+        placement = {name: Shard(1 if name == "lm_head.weight" else 0) for name in whole}
+        columns = {name: distribute_tensor(tensor, mesh, [placement[name]]) for name, tensor in whole.items()}
         dcp.save(columns, checkpoint_id=where / "columns")
         (where / "column_files").mkdir(exist_ok=True)
         torch.save(columns, where / "column_files" / f"model_rank{rank}.pt")
@@ -92,7 +92,7 @@ def main(out: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    import transformers  # noqa: F401  before the fork, so that it is imported once
+    import transformers  # noqa: F401  imported once, before the fork
 
     multiprocessing.start_processes(work, (Path(out), port), WORLD, start_method="fork")
 

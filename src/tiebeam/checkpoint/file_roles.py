@@ -1,0 +1,71 @@
+"""What a file in a model's directory is, by its name: weights, training state, an adapter, a document.
+
+This is the only list of files that are never weights. Opening a directory, copying a model and listing models in the
+studio all ask here.
+"""
+
+from __future__ import annotations
+
+import re
+
+SUFFIXES = {
+    "safetensors": (".safetensors",),
+    "pytorch": (".bin", ".pt", ".pth", ".ckpt"),
+    "gguf": (".gguf",),
+    "npz": (".npz",),
+}
+"""Formats that can be opened -> their suffixes, in the order in which a directory is searched."""
+WEIGHT_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+
+_TRAINING_STATE = re.compile(
+    r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler|resume\.)"
+)
+_ADAPTER = re.compile(r"^adapter_")
+_GGUF_EXTRA = re.compile(r"^(mmproj|imatrix)")
+_INDEX = re.compile(r"\.index\.")
+_OTHER_FORMATS = re.compile(r"\.(h5|msgpack|onnx|onnx_data|ot|tflite|mlmodel)$|\.index\.json$|\.data-\d+-of-")
+_DOCUMENT = re.compile(
+    r"^(config|generation_config|tokenizer.*|vocab|special_tokens_map|added_tokens|preprocessor_config|processor_config"
+    r"|chat_template)\.(json|model|jinja|txt)$|^merges\.txt$|^(README|LICENSE|NOTICE)(\.\w+)?$",
+    re.IGNORECASE,
+)
+_FOLDER_WITHOUT_MODEL = re.compile(r"^(optimizer|optim|scheduler|dataloader|sampler|ema|\.|tokenizer)")
+
+
+def is_training_state(name: str) -> bool:
+    """Written by a trainer to resume: optimizer, schedule, random states, arguments."""
+    return bool(_TRAINING_STATE.match(name))
+
+
+def is_adapter(name: str) -> bool:
+    """Part of a LoRA or another adapter of peft."""
+    return bool(_ADAPTER.match(name))
+
+
+def is_never_weights(name: str) -> bool:
+    """Whether a file is not the model's weights, whatever its suffix.
+
+    >>> is_never_weights("optimizer.pt"), is_never_weights("pytorch_model.bin")
+    (True, False)
+    """
+    return is_training_state(name) or is_adapter(name) or bool(_GGUF_EXTRA.match(name) or _INDEX.search(name))
+
+
+def holds_weights(name: str) -> bool:
+    """Whether a file, by its name, holds weights of a model in a format that can be opened."""
+    return name.endswith(WEIGHT_SUFFIXES) and not is_never_weights(name)
+
+
+def is_weights_copy(name: str) -> bool:
+    """Whether a file has the suffix of weights (or of their index) in any format, opened here or not."""
+    return name.endswith(WEIGHT_SUFFIXES) or bool(_OTHER_FORMATS.search(name))
+
+
+def is_document(name: str) -> bool:
+    """Config, tokenizer, model card or licence: what belongs to a model even if only its weights file was named."""
+    return bool(_DOCUMENT.match(name))
+
+
+def is_folder_without_model(name: str) -> bool:
+    """Whether a folder in a checkpoint, by its name, holds something other than the model."""
+    return bool(_FOLDER_WITHOUT_MODEL.match(name))
