@@ -129,6 +129,27 @@ def test_levels_of_a_multimodal_config_that_disagree(tmp_path):
     assert codes(agreed) == []
 
 
+@pytest.mark.parametrize(
+    ("model_type", "path"),
+    [
+        ("encoder-decoder", ["decoder"]),
+        ("rag", ["generator"]),
+        ("qwen2_5_omni", ["thinker_config", "text_config"]),
+        ("qwen3_vl", ["text_config"]),
+    ],
+)
+def test_disagreeing_flags_are_found_at_every_level_that_untie_writes(tmp_path, model_type, path):
+    """TB103 saw four keys one level down; `untie` and `doctor --fix` wrote six keys at any depth."""
+    inner = {"tie_word_embeddings": False}
+    for key in reversed(path):
+        inner = {key: inner}
+    config = {**llama_config(model_type=model_type, tie_word_embeddings=True), **inner}
+    where = write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, config)
+    found = [f for f in examine(where, embed=EMBED).findings if f.code == "TB103"]
+    assert len(found) == 1
+    assert f"{'.'.join(path)}.tie_word_embeddings = false" in found[0].evidence
+
+
 def test_an_absent_flag_where_libraries_disagree(saved):
     where = edit(saved(tie_word_embeddings=False), config={"tie_word_embeddings": None})
     assert codes(examine(where)) == ["TB104"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from tiebeam.doctor.codes import Severity
 from tiebeam.doctor.findings import Finding
 from tiebeam.doctor.loaders import FLAG, LoaderVerdict, mlx_default, what_loaders_do
 from tiebeam.equality import compare
+from tiebeam.families.config_levels import flag_levels
 from tiebeam.inspection import Report, inspect
 from tiebeam.pair import Tie
 
-TEXT_LEVELS = ("text_config", "llm_config", "language_config", "thinker_config")
 _PACKED = re.compile(
     r"\.(qweight|weight_packed|weight_scale|scales|qzeros|weight\.absmax|weight\.quant_state\..*|SCB)$"
 )
@@ -72,18 +72,6 @@ def findings_of(checkpoint: Checkpoint, report: Report) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (order.index(f.level), f.code)))
 
 
-def flag_levels(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Every place of the config that carries the flag: '' is the top."""
-    levels = {}
-    if config is not None:
-        if FLAG in config:
-            levels[""] = config[FLAG]
-        for key in TEXT_LEVELS:
-            if isinstance(config.get(key), Mapping) and FLAG in config[key]:
-                levels[key] = config[key][FLAG]
-    return levels
-
-
 def _declaration(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
     pair, config = report.pair, checkpoint.config
     if checkpoint.format == "gguf" or config is None or report.tie is Tie.NONE:
@@ -95,17 +83,17 @@ def _declaration(checkpoint: Checkpoint, report: Report) -> Iterator[Finding]:
         yield Finding("TB102", evidence, repair="declare tied")
     values = {bool(value) for value in levels.values()}
     if len(values) > 1:
-        said = ", ".join(f"{key + '.' if key else ''}{FLAG} = {str(v).lower()}" for key, v in levels.items())
+        said = ", ".join(f"{'.'.join(key)} = {str(v).lower()}" for key, v in levels.items())
         yield Finding("TB103", f"{said}; {pair.declared_by} decides here", repair="agree at every level")
-    elif levels.keys() - {""} and "" not in levels and pair.declared is not next(iter(values)):
+    elif levels and (FLAG,) not in levels and pair.declared is not next(iter(values)):
         (key,) = list(levels)[:1]
-        evidence = f"{key}.{FLAG} = {str(levels[key]).lower()}, but {pair.declared_by} decides here"
+        evidence = f"{'.'.join(key)} = {str(levels[key]).lower()}, but {pair.declared_by} decides here"
         yield Finding("TB103", evidence, repair="agree at every level")
     elif not levels and mlx_default(report.architecture) not in (None, pair.declared):
         other = "tied" if mlx_default(report.architecture) else "untied"
         evidence = f"{report.architecture}: transformers takes {'tied' if pair.declared else 'untied'}, mlx-lm {other}"
         yield Finding("TB104", evidence, repair="write the flag out")
-    if report.architecture in _T5_FAMILY and levels.get("") is False:
+    if report.architecture in _T5_FAMILY and levels.get((FLAG,)) is False:
         yield Finding("TB105", f"config.json says {FLAG} = false; {report.architecture} is declared tied all the same")
 
 
