@@ -1,4 +1,7 @@
-"""Tiny real cases that the rules build their examples from: a llama, a PEFT adapter on it, a module in memory."""
+"""Tiny real cases that the rules build their examples from: a llama, a PEFT adapter on it, a model in memory.
+
+numpy, safetensors and torch are imported when an example is built: the rules are imported by every diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from safetensors.numpy import save_file
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import nn
 
 VOCAB, DIM = 40, 8
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-Tensors = Mapping[str, np.ndarray]
+Tensors = Mapping[str, "np.ndarray"]
 
 
 def matrix(seed: int, rows: int = VOCAB) -> np.ndarray:  # -> [rows, DIM]
     """A random embedding or head; the same seed gives the same values."""
+    import numpy as np
+
     return np.random.default_rng(seed).standard_normal((rows, DIM)).astype(np.float32)
 
 
@@ -34,6 +37,9 @@ def few_rows_changed() -> np.ndarray:
 
 def write_llama(directory: Path, tensors: Tensors, metadata: dict[str, str] | None = None, /, **config: Any) -> Path:
     """A Hugging Face directory with `tensors` beside one norm; `config` overrides keys of a llama config."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
     directory.mkdir(parents=True, exist_ok=True)
     save_file({"model.norm.weight": np.ones(DIM, np.float32), **tensors}, directory / "model.safetensors", metadata)
     llama = {
@@ -46,6 +52,8 @@ def write_llama(directory: Path, tensors: Tensors, metadata: dict[str, str] | No
 
 def write_adapter(directory: Path, tensors: Tensors, *, tied: bool, **config: Any) -> Path:
     """A PEFT adapter with `tensors`, in `directory`/adapter, on a llama in `directory`/base."""
+    from safetensors.numpy import save_file
+
     stored = {EMBED: matrix(0)} if tied else {EMBED: matrix(0), HEAD: matrix(1)}
     base = write_llama(directory / "base", stored, tie_word_embeddings=tied)
     adapter = directory / "adapter"
@@ -59,6 +67,8 @@ def write_adapter(directory: Path, tensors: Tensors, *, tied: bool, **config: An
 
 def head_lora() -> Tensors:
     """LoRA factors of the head, named as PEFT saves them."""
+    import numpy as np
+
     return {
         "lm_head.lora_A.weight": np.ones((2, DIM), np.float32),
         "lm_head.lora_B.weight": np.ones((VOCAB, 2), np.float32),

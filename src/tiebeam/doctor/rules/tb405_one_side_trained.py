@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from tiebeam.doctor.examined import ExaminedAdapter
 from tiebeam.doctor.examples import DIM, write_adapter
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
@@ -26,6 +24,8 @@ def steps(at: Names) -> tuple[Step, ...]:
 
 
 def example(directory: Path) -> Path:
+    import numpy as np
+
     tokens = {"model.embed_tokens.token_adapter.trainable_tokens_delta": np.ones((2, DIM), np.float32)}
     return write_adapter(directory, tokens, tied=False, trainable_token_indices={"embed_tokens": [38, 39]})
 

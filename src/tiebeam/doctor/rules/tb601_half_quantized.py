@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import DIM, EMBED, VOCAB, Tensors, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
@@ -27,6 +25,8 @@ def steps(at: Names) -> tuple[Step, ...]:
 
 
 def example(directory: Path) -> Path:
+    import numpy as np
+
     packed: Tensors = {
         "lm_head.qweight": np.zeros((DIM // 8, VOCAB), np.int32),
         "lm_head.scales": np.ones((1, VOCAB), np.float16),

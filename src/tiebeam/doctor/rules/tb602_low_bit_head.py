@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
@@ -30,6 +28,7 @@ def steps(at: Names) -> tuple[Step, ...]:
 def example(directory: Path) -> Path:
     """A GGUF whose embedding is Q4_0."""
     import gguf
+    import numpy as np
     from gguf.quants import quantize
 
     values = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
