@@ -125,6 +125,14 @@ def test_an_optimizer_with_a_replaced_parameter_is_found():
         plain_guard(model).watch(optimizer)
 
 
+def test_a_hidden_matrix_with_the_shape_of_the_embedding_is_not_mistaken_for_it():
+    model = Plain()
+    model.extra = nn.Linear(16, 300, bias=False)
+    watched = plain_guard(model)
+    watched.watch(torch.optim.AdamW(model.parameters()))
+    assert watched.check() == ()
+
+
 def test_the_guard_checks_before_each_step():
     model = Plain()
     optimizer = plain_guard(model).watch(torch.optim.AdamW(model.parameters()))

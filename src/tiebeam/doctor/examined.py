@@ -180,12 +180,14 @@ class ExaminedModule:
 
     @cached_property
     def held(self) -> tuple[Held, ...]:
-        """Every parameter of every watched optimizer."""
+        """Every parameter of the watched optimizers that has the shape of the embedding or the head."""
+        shapes = [p.shape for p in (self.embed, self.head) if p is not None]
         return tuple(
             Held(type(optimizer).__name__, number, index, parameter)
             for number, optimizer in enumerate(self.optimizers)
             for index, group in enumerate(optimizer.param_groups)
             for parameter in group["params"]
+            if parameter.shape in shapes
         )
 
     @cached_property

@@ -11,10 +11,10 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
 def check(module: ExaminedModule) -> Iterator[Evidence]:
-    if not module.held:
-        return
-    known = {id(p) for p in module.model.parameters()} | {id(held.parameter) for held in module.held_pair}
-    for held in module.held:
+    pair = {id(held.parameter) for held in module.held_pair}
+    strangers = [held for held in module.held if id(held.parameter) not in pair]
+    known = {id(p) for p in module.model.parameters()} if strangers else set()
+    for held in strangers:
         if id(held.parameter) not in known and held.parameter.shape == module.embed.shape:
             shape = tuple(held.parameter.shape)
             yield Evidence(f"{held.optimizer} group {held.group} holds a {shape} that the model does not have")
