@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from click.testing import CliRunner
 
 import tiebeam
+from tiebeam.cli import tiebeam as tiebeam_command
 from tiebeam.doctor import RULES, Finding, Rule, Severity, diagnose
 from tiebeam.doctor.adapters import diagnose_adapter
 from tiebeam.doctor.examples import LiveExample
@@ -97,7 +100,7 @@ def test_doctor_fix_removes_a_finding_that_it_can_fix(rule: Rule, tmp_path: Path
 @every_rule
 @pytest.mark.filterwarnings("ignore")
 def test_every_printed_fix_runs_and_removes_the_finding(
-    rule: Rule, tmp_path: Path, run: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+    rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tiebeam` commands are run as printed; Python lines are executed on the live example."""
     monkeypatch.chdir(tmp_path)
@@ -112,15 +115,13 @@ def test_every_printed_fix_runs_and_removes_the_finding(
             words = shlex.split(step.command)
             target = next(i for i, word in enumerate(words) if word.endswith(("-fixed", "-untied")))
             words[target] = str(tmp_path / f"out{number}")
-            done = run(*words[1:])
-            assert done.exit_code == 0, (step.command, done.stderr)
+            done = CliRunner().invoke(tiebeam_command, words[1:])
+            assert done.exit_code == 0, (step.command, done.output)
             after = diagnose_adapter(example, words[target]) if rule.kind == "adapter" else diagnose(words[target])
             assert rule.code not in codes(after.findings)
         elif step.python and isinstance(example, LiveExample):
             ran += 1
             names = {"model": example.model, "optimizer": example.optimizer, "torch": torch, "tiebeam": tiebeam}
-            import safetensors.torch
-
             exec(step.python, {**names, "safetensors": safetensors}, names)
             after = guarded(example, names["optimizer"]).check(example.stage)
             assert (rule.code in codes(after)) == (rule.code in STAYS)
