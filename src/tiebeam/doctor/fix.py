@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint, stored_state
 from tiebeam.doctor.rule import Finding
@@ -30,15 +30,10 @@ class Repair:
     edit: Callable[[Case], Edit]
 
 
-def _edits() -> Any:
-    from tiebeam.surgery import repairs  # imported late: diagnose() needs no surgery
-
-    return repairs
-
-
 def _declare(case: Case, tied: bool) -> Edit:
-    edit: Edit = _edits().set_flag(case, tied)
-    return edit
+    from tiebeam.surgery.repairs import set_flag  # here and below: diagnose() needs no surgery
+
+    return set_flag(case, tied)
 
 
 def _declare_as_stored(case: Case) -> Edit:
@@ -47,18 +42,21 @@ def _declare_as_stored(case: Case) -> Edit:
 
 
 def _drop_head(case: Case) -> Edit:
-    edit: Edit = _edits().drop_head(case) | _edits().drop_followers(case) | _declare(case, True)
-    return edit
+    from tiebeam.surgery.repairs import drop_followers, drop_head
 
-
-def _rename_head(case: Case) -> Edit:
-    edit: Edit = _edits().rename_head(case) | _edits().drop_aliases(case) | _declare(case, True)
-    return edit
+    return drop_head(case) | drop_followers(case) | _declare(case, True)
 
 
 def _drop_aliases(case: Case) -> Edit:
-    edit: Edit = _edits().drop_aliases(case)
-    return edit
+    from tiebeam.surgery.repairs import drop_aliases
+
+    return drop_aliases(case)
+
+
+def _rename_head(case: Case) -> Edit:
+    from tiebeam.surgery.repairs import rename_head
+
+    return rename_head(case) | _drop_aliases(case) | _declare(case, True)
 
 
 DECLARE_TIED = Repair("declare tied", lambda case: _declare(case, True))
