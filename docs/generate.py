@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: cli.md and findings/. A test checks that they are up to date.
+"""Generate the pages that come from the code: cli.md and findings/. A test checks that they are up to date.
 
 python docs/generate.py
 """
@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from tiebeam.cli import VERBS, tiebeam
-from tiebeam.doctor.codes import CODES
+from tiebeam.doctor import RULES
 
 HERE = Path(__file__).parent
 
 
 def cli_reference() -> str:
-    """Every verb's help, as `tiebeam VERB --help` prints it at 100 columns."""
+    """The help of every verb, as `tiebeam VERB --help` prints it at 100 columns."""
     parts = [
         "# The command line\n",
         "Made from the program by `make docs`; `tiebeam VERB --help` prints the same.\n",
@@ -33,7 +33,7 @@ def cli_reference() -> str:
 
 
 def _help(command: click.Command, name: str, parent: click.Context | None = None) -> str:
-    # With -h as in the program: click keeps the first help option that is made, whoever makes it.
+    # With -h as in the program: click keeps the help option that is created first.
     settings = {**tiebeam.context_settings, "terminal_width": 100}
     context = click.Context(command, info_name=name, parent=parent, **settings)
     return f"```text\n{command.get_help(context)}\n```\n"
@@ -44,18 +44,18 @@ def findings_index() -> str:
     lines = [
         "# Findings",
         "",
-        "What `tiebeam doctor` can find; `tiebeam doctor --explain CODE` prints the same pages.",
+        "Every finding of `tiebeam doctor`. `tiebeam doctor --explain CODE` prints the same pages.",
         "",
     ]
     lines += ["| code | severity | what |", "|---|---|---|"]
-    lines += [f"| [{c.code}]({c.code}.md) | {c.severity} | {c.title} |" for c in CODES.values()]
+    lines += [f"| [{r.code}]({r.code}.md) | {r.severity} | {r.title} |" for r in RULES.values()]
     return "\n".join(lines) + "\n"
 
 
 PAGES = {
     "cli.md": cli_reference,
     "findings/README.md": findings_index,
-    **{f"findings/{code}.md": about.page for code, about in CODES.items()},
+    **{f"findings/{code}.md": rule.page for code, rule in RULES.items()},
 }
 
 if __name__ == "__main__":

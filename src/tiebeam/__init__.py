@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tiebeam.budget import Budget, price
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
     from tiebeam.decode import Decoder
-    from tiebeam.doctor import Diagnosis, Finding, examine
+    from tiebeam.doctor import Diagnosis, Finding, diagnose, examine
     from tiebeam.doctor.guard import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
@@ -33,6 +33,7 @@ _HOME = {
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.guard",
     "count": "tiebeam.surgery.module",
+    "diagnose": "tiebeam.doctor",
     "examine": "tiebeam.doctor",
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "assert_saved",
     "count",
+    "diagnose",
     "examine",
     "guard",
     "inspect",

@@ -1,4 +1,4 @@
-"""`tiebeam doctor` as a person, a program and a CI job meet it."""
+"""`tiebeam doctor` for people, programs and CI."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.building import llama_config, table, write_model
-from tiebeam.doctor import CODES
+from tiebeam.doctor import RULES
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -23,14 +23,14 @@ def healthy(tmp_path):
     return write_model(tmp_path / "zoo" / "healthy", tensors, llama_config(tie_word_embeddings=True))
 
 
-def test_a_finding_has_evidence_cause_and_cure_and_the_exit_code_is_1(run, torn):
+def test_a_finding_has_evidence_cause_and_fix_and_exit_code_1(run, torn):
     done = run("doctor", str(torn))
     assert done.exit_code == 1
     for word in (
         "TB101 error",
         "evidence",
         "cause",
-        "cure",
+        "fix",
         "what each loader will do",
         "vLLM",
         "drops the stored head",
@@ -38,10 +38,40 @@ def test_a_finding_has_evidence_cause_and_cure_and_the_exit_code_is_1(run, torn)
         assert word in done.stdout
 
 
-def test_a_healthy_model_is_told_so(run, healthy):
+def test_a_healthy_model_is_reported_on_the_first_line(run, healthy):
     done = run("doctor", str(healthy))
     assert done.exit_code == 0
-    assert "nothing found" in done.stdout
+    assert done.stdout.startswith("healthy: no findings · healthy · llama")
+
+
+def test_the_verdict_is_on_the_first_line_and_the_fix_is_a_command_that_runs(run, torn):
+    lines = run("doctor", str(torn)).stdout.splitlines()
+    assert lines[0].startswith("1 error · torn · llama")
+    command = next(line.strip() for line in lines if line.strip().startswith("tiebeam doctor"))
+    assert command == f"tiebeam doctor {torn} --fix --out {torn}-fixed"
+    assert run(*command.split()[1:]).stdout.startswith(f"fixed: {torn}-fixed is untied · torn")
+    assert run("doctor", f"{torn}-fixed").exit_code == 0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_healthy_verdict_is_neither_yellow_nor_red(run, tmp_path, monkeypatch, tied):
+    """Untied but equal is a note, and a note does not make a model unhealthy."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    pair = {EMBED: table(0)} if tied else {EMBED: table(0), HEAD: table(0)}
+    where = write_model(tmp_path / "m", pair, llama_config(tie_word_embeddings=tied))
+    first = run("doctor", str(where)).stdout.splitlines()[0]
+    assert "\x1b[1;32mhealthy: " in first
+    assert "\x1b[1;33m" not in first
+    assert "\x1b[1;31m" not in first
+
+
+def test_an_adapter_without_a_base_asks_for_the_option(run, tmp_path):
+    from tiebeam.doctor.examples import head_lora, write_adapter
+
+    adapter = write_adapter(tmp_path, head_lora(), tied=True, base_model_name_or_path=None)
+    done = run("doctor", str(adapter))
+    assert done.exit_code == 2
+    assert "pass --base MODEL" in done.stderr
 
 
 def test_a_dry_run_shows_exactly_what_would_change_and_writes_nothing(run, torn):
@@ -53,8 +83,8 @@ def test_a_dry_run_shows_exactly_what_would_change_and_writes_nothing(run, torn)
     assert {p.name: p.read_bytes() for p in torn.iterdir()} == before
 
 
-def test_fixing_writes_the_cured_model_and_refuses_to_overwrite(run, torn, tmp_path):
-    target = str(tmp_path / "cured")
+def test_fix_writes_the_fixed_model_and_refuses_to_overwrite(run, torn, tmp_path):
+    target = str(tmp_path / "fixed")
     assert run("doctor", str(torn), "--fix", "--out", target).exit_code == 0
     assert run("doctor", target).exit_code == 0
     again = run("doctor", str(torn), "--fix", "--out", target)
@@ -72,7 +102,7 @@ def test_several_models_end_in_a_table(run, torn, healthy):
     assert rows[2][1:3] == ["shared", "0"]
 
 
-def test_a_tree_is_walked_and_what_cannot_be_read_does_not_stop_it(run, torn, healthy):
+def test_recursive_finds_every_model_and_continues_after_an_unreadable_one(run, torn, healthy):
     broken = torn.parent / "broken"
     broken.mkdir()
     (broken / "model.safetensors").write_bytes(b"nonsense")
@@ -101,14 +131,14 @@ def test_github_annotations_are_one_line_each(run, torn):
 
 def test_every_code_can_be_listed_and_explained(run):
     listed = run("doctor", "--list").stdout
-    assert all(code in listed for code in CODES)
+    assert all(code in listed for code in RULES)
     done = run("doctor", "--explain", "tb101")
     assert done.exit_code == 0
     assert "## Cause" in done.stdout
     assert run("doctor", "--explain", "TB999").exit_code == 2
 
 
-def test_an_adapter_is_examined_beside_its_base(run, tmp_path):
+def test_an_adapter_is_diagnosed_beside_its_base(run, tmp_path):
     import peft
 
     from helpers.tiny_models import build
@@ -123,7 +153,7 @@ def test_an_adapter_is_examined_beside_its_base(run, tmp_path):
     assert "merge" in done.stdout
 
 
-def test_nothing_named_is_a_usage_error(run):
+def test_no_model_is_a_usage_error(run):
     assert run("doctor").exit_code == 2
 
 

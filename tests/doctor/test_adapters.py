@@ -1,4 +1,4 @@
-"""PEFT adapters, written by the real PEFT, on tied and untied bases."""
+"""Adapters that the real PEFT wrote, on tied and untied bases."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.tiny_models import build
-from tiebeam.doctor.adapters import examine_adapter, is_adapter
+from tiebeam.doctor.adapters import diagnose_adapter, is_adapter
 from tiebeam.errors import BadRequest, UnreadableInput
 
 
@@ -35,21 +35,21 @@ def codes(diagnosis):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_adapter_on_the_trunk_is_fine(adapter, tied):
-    diagnosis = examine_adapter(adapter(tied, target_modules=["q_proj"]))
+def test_an_adapter_on_the_layers_has_no_findings(adapter, tied):
+    diagnosis = diagnose_adapter(adapter(tied, target_modules=["q_proj"]))
     assert codes(diagnosis) == []
-    assert "leaves the pair alone" in diagnosis.merge
+    assert "does not change the pair" in diagnosis.merge
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
-def test_lora_on_one_end_of_a_tied_base(adapter, target):
-    diagnosis = examine_adapter(adapter(True, target_modules=["q_proj", target]))
+def test_lora_on_one_matrix_of_a_tied_base_is_found(adapter, target):
+    diagnosis = diagnose_adapter(adapter(True, target_modules=["q_proj", target]))
     assert codes(diagnosis)[0] == "TB401"
     assert ("TB403" in codes(diagnosis)) == (target == "lm_head")
-    assert "the other end gets it as well" in diagnosis.merge
+    assert "embedding and head both get it" in diagnosis.merge
 
 
-def test_the_merge_does_what_the_sentence_says(adapter, tmp_path):
+def test_a_real_merge_does_what_the_sentence_predicts(adapter, tmp_path):
     """LoRA on the head of a tied base: the real merge changes the embedding too."""
     from transformers import AutoModelForCausalLM
 
@@ -61,44 +61,55 @@ def test_the_merge_does_what_the_sentence_says(adapter, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
-def test_lora_on_one_end_of_an_untied_base_is_fine(adapter, target):
-    assert codes(examine_adapter(adapter(False, target_modules=["q_proj", target]))) == []
+def test_lora_on_one_matrix_of_an_untied_base_has_no_findings(adapter, target):
+    assert codes(diagnose_adapter(adapter(False, target_modules=["q_proj", target]))) == []
 
 
-def test_a_full_copy_of_one_end_of_a_tied_base(adapter):
-    diagnosis = examine_adapter(adapter(True, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+def test_lora_on_a_base_that_was_just_untied_has_no_findings(adapter, tmp_path):
+    """The fix of TB401: untied and still equal counts as untied."""
+    import tiebeam
+
+    where = adapter(True, target_modules=["lm_head"])
+    tiebeam.untie(tmp_path / "base", tmp_path / "untied")
+    diagnosis = diagnose_adapter(where, tmp_path / "untied")
+    assert codes(diagnosis) == []
+    assert "the two stay separate" in diagnosis.merge
+
+
+def test_a_full_copy_of_one_matrix_of_a_tied_base_is_found(adapter):
+    diagnosis = diagnose_adapter(adapter(True, target_modules=["q_proj"], modules_to_save=["lm_head"]))
     assert "TB402" in codes(diagnosis)
     assert "torn" in diagnosis.merge
 
 
-def test_an_adapter_trained_with_more_tokens(adapter):
+def test_an_adapter_with_more_rows_than_its_base_is_found(adapter):
     where = adapter(True, grow=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
-    assert "TB404" in codes(examine_adapter(where))
+    assert "TB404" in codes(diagnose_adapter(where))
 
 
-def test_only_one_end_of_an_untied_base_trained_for_new_tokens(adapter):
+def test_tokens_trained_in_one_matrix_of_an_untied_base_are_found(adapter):
     where = adapter(False, target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [90, 91]})
-    assert codes(examine_adapter(where)) == ["TB405"]
+    assert codes(diagnose_adapter(where)) == ["TB405"]
 
 
-def test_the_base_may_be_named(adapter, tmp_path):
+def test_the_base_can_be_given(adapter, tmp_path):
     where = adapter(True, target_modules=["lm_head"])
     (tmp_path / "base").rename(tmp_path / "moved")
-    with pytest.raises(UnreadableInput, match="--base"):
-        examine_adapter(where)
-    assert "TB401" in codes(examine_adapter(where, tmp_path / "moved"))
+    with pytest.raises(UnreadableInput, match="base=MODEL"):
+        diagnose_adapter(where)
+    assert "TB401" in codes(diagnose_adapter(where, tmp_path / "moved"))
 
 
-def test_an_adapter_without_a_base_asks_for_it(adapter):
+def test_an_adapter_that_names_no_base_is_refused(adapter):
     where = adapter(True, target_modules=["lm_head"])
     config = json.loads((where / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = None
     (where / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(BadRequest, match="--base"):
-        examine_adapter(where)
+    with pytest.raises(BadRequest, match="base=MODEL"):
+        diagnose_adapter(where)
 
 
-def test_an_adapter_is_told_from_a_model(adapter, tmp_path):
+def test_an_adapter_is_distinguished_from_a_model(adapter, tmp_path):
     where = adapter(True, target_modules=["q_proj"])
     assert is_adapter(where)
     assert not is_adapter(tmp_path / "base")

@@ -1,4 +1,4 @@
-"""The guard on live modules: each way a tie breaks, made by the real torch and transformers."""
+"""The guard on models in memory: ties broken by the real torch and transformers."""
 
 import copy
 import warnings
@@ -37,13 +37,13 @@ def codes(findings):
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_a_healthy_plain_module_raises_nothing(tie):
+def test_a_healthy_plain_module_has_no_findings(tie):
     assert plain_guard(Plain(tie)).check() == ()
 
 
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "gemma", "bert", "t5", "whisper"])
-def test_a_healthy_transformers_model_raises_nothing(model_type, tie):
+def test_a_healthy_transformers_model_has_no_findings(model_type, tie):
     assert guard(build(model_type, tie_word_embeddings=tie)).check() == ()
 
 
@@ -68,7 +68,7 @@ def test_a_tie_that_survives_a_stage_is_left_alone():
         model.resize_token_embeddings(104)
 
 
-def test_kept_ties_raise_nothing():
+def test_kept_ties_have_no_findings():
     model = Plain()
     for change in (copy.deepcopy, lambda m: m.half(), lambda m: m.to(torch.bfloat16)):
         assert plain_guard(change(model)).check() == ()
@@ -86,7 +86,7 @@ def test_a_storage_shared_through_data_is_expected_to_be_one_parameter():
     assert codes(plain_guard(model).check()) == {"TB502"}
 
 
-def test_a_table_in_two_optimizers_is_found():
+def test_a_tied_matrix_in_two_optimizers_is_found():
     model = Plain()
     watched = plain_guard(model)
     watched.watch(torch.optim.AdamW([model.embed_tokens.weight]))
@@ -101,13 +101,13 @@ def test_an_untied_pair_in_two_optimizers_is_fine():
     watched.watch(torch.optim.SGD([model.lm_head.weight], lr=0.1))
 
 
-def test_a_table_handed_to_muon_is_warned_about():
+def test_an_embedding_in_muon_is_warned_about():
     model = Plain()
     with pytest.warns(UserWarning, match="TB504"):
         plain_guard(model).watch(torch.optim.Muon([model.embed_tokens.weight, model.middle.weight]))
 
 
-def test_muon_for_the_trunk_is_fine():
+def test_muon_for_hidden_matrices_is_fine():
     model = Plain()
     watched = plain_guard(model)
     with warnings.catch_warnings():
@@ -116,7 +116,7 @@ def test_muon_for_the_trunk_is_fine():
         watched.watch(torch.optim.AdamW([model.embed_tokens.weight, model.middle.bias]))
 
 
-def test_an_optimizer_that_holds_a_replaced_table_is_found():
+def test_an_optimizer_with_a_replaced_parameter_is_found():
     model = Plain()
     optimizer = torch.optim.AdamW(model.parameters())
     model.embed_tokens.weight = nn.Parameter(model.embed_tokens.weight.detach().clone())
@@ -125,7 +125,15 @@ def test_an_optimizer_that_holds_a_replaced_table_is_found():
         plain_guard(model).watch(optimizer)
 
 
-def test_the_guard_looks_before_each_step():
+def test_a_hidden_matrix_with_the_shape_of_the_embedding_is_not_mistaken_for_it():
+    model = Plain()
+    model.extra = nn.Linear(16, 300, bias=False)
+    watched = plain_guard(model)
+    watched.watch(torch.optim.AdamW(model.parameters()))
+    assert watched.check() == ()
+
+
+def test_the_guard_checks_before_each_step():
     model = Plain()
     optimizer = plain_guard(model).watch(torch.optim.AdamW(model.parameters()))
     model(torch.tensor([1, 2])).sum().backward()
@@ -185,7 +193,7 @@ def test_compile_and_data_parallel_wrappers_are_seen_through():
     assert plain_guard(nn.DataParallel(model)).check() == ()
 
 
-def test_ends_sharded_one_by_one_are_found(tmp_path):
+def test_a_pair_sharded_in_two_groups_is_found(tmp_path):
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
@@ -195,17 +203,17 @@ def test_ends_sharded_one_by_one_are_found(tmp_path):
         together = Plain()
         with plain_guard(together).stage("shard"):
             fully_shard([together.embed_tokens, together.lm_head], mesh=mesh)
-        apart = Plain(tie=False)
-        watched = plain_guard(apart, tied=True)
-        fully_shard(apart.embed_tokens, mesh=mesh)
-        fully_shard(apart.lm_head, mesh=mesh)
+        separate = Plain(tie=False)
+        watched = plain_guard(separate, tied=True)
+        fully_shard(separate.embed_tokens, mesh=mesh)
+        fully_shard(separate.lm_head, mesh=mesh)
         assert codes(watched.check()) == {"TB511"}
     finally:
         dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_a_saved_model_says_what_the_model_is(tmp_path, tie):
+def test_a_saved_model_has_the_tie_of_the_model(tmp_path, tie):
     model = build("llama", tie_word_embeddings=tie)
     model.save_pretrained(tmp_path)
     assert_saved(model, tmp_path)
@@ -219,16 +227,16 @@ def test_tying_in_memory_without_the_flag_is_caught_after_the_save(tmp_path):
         assert_saved(model, tmp_path)
 
 
-def test_a_save_of_other_numbers_is_caught(tmp_path):
+def test_a_save_of_other_values_is_caught(tmp_path):
     model = build("llama", tie_word_embeddings=True)
     model.save_pretrained(tmp_path)
     with torch.no_grad():
         model.model.embed_tokens.weight.add_(1)
-    with pytest.raises(TieBroken, match="does not hold the model's numbers"):
+    with pytest.raises(TieBroken, match="does not hold the model's values"):
         assert_saved(model, tmp_path)
 
 
-def test_saving_a_plain_tied_module_will_complain_of_shared_memory(tmp_path):
+def test_saving_a_plain_tied_module_is_noted(tmp_path):
     from safetensors.torch import save_file
 
     model = Plain()

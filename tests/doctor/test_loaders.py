@@ -1,4 +1,4 @@
-"""What each loader will do: the rules for transformers 5 and safetensors are run against the libraries."""
+"""Predictions for transformers 5 and safetensors against the real libraries, and a prediction for every state."""
 
 import itertools
 import json
@@ -9,7 +9,8 @@ from safetensors.torch import load_file, load_model, save_file
 from transformers import AutoModelForCausalLM
 
 from helpers.tiny_models import build
-from tiebeam.doctor.loaders import _data, stored_state, what_loaders_do
+from tiebeam.doctor.examined import stored_state
+from tiebeam.doctor.loaders import LOADERS, predictions
 from tiebeam.inspection import inspect
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -18,7 +19,7 @@ STORED = ["one", "equal", "differ", "head", "neither", "rows"]
 
 def write_state(where, stored, tied):
     build("llama", tie_word_embeddings=tied).save_pretrained(where)
-    trunk = {n: t for n, t in load_file(where / "model.safetensors").items() if n not in (EMBED, HEAD)}
+    layers = {n: t for n, t in load_file(where / "model.safetensors").items() if n not in (EMBED, HEAD)}
     torch.manual_seed(3)
     e, w = torch.randn(96, 32), torch.randn(96, 32)
     pair = {
@@ -29,12 +30,12 @@ def write_state(where, stored, tied):
         "neither": {},
         "rows": {EMBED: e, HEAD: w[:90].clone()},
     }[stored]
-    save_file({**trunk, **pair}, where / "model.safetensors", {"format": "pt"})
+    save_file({**layers, **pair}, where / "model.safetensors", {"format": "pt"})
     return pair
 
 
 def outcome(embed, head, pair):
-    """The word for what came out of a loader."""
+    """The outcome of a load, in the words of a prediction."""
     e, w = pair.get(EMBED), pair.get(HEAD)
     known = [t for t in (e, w) if t is not None]
     embed_known = any(torch.equal(embed, t) for t in known)
@@ -48,14 +49,14 @@ def outcome(embed, head, pair):
     return "keeps both"
 
 
-def said(loader, where):
+def predicted(loader, where):
     report = inspect(where)
     config = json.loads((where / "config.json").read_text())
-    return next(v.outcome for v in what_loaders_do(report, config) if v.loader == loader)
+    return next(v.outcome for v in predictions(report, config) if v.loader == loader)
 
 
 @pytest.mark.parametrize(("stored", "tied"), list(itertools.product(STORED, [True, False])))
-def test_transformers_5_does_what_the_table_says(tmp_path, stored, tied):
+def test_transformers_5_does_what_is_predicted(tmp_path, stored, tied):
     pair = write_state(tmp_path, stored, tied)
     assert stored_state(inspect(tmp_path)) == stored
     try:
@@ -63,11 +64,11 @@ def test_transformers_5_does_what_the_table_says(tmp_path, stored, tied):
         happened = outcome(model.get_input_embeddings().weight, model.get_output_embeddings().weight, pair)
     except RuntimeError:
         happened = "refuses"
-    assert said("transformers 5", tmp_path) == happened
+    assert predicted("transformers 5", tmp_path) == happened
 
 
 @pytest.mark.parametrize(("stored", "tied"), list(itertools.product(STORED, [True, False])))
-def test_safetensors_load_model_does_what_the_table_says(tmp_path, stored, tied):
+def test_safetensors_load_model_does_what_is_predicted(tmp_path, stored, tied):
     pair = write_state(tmp_path, stored, tied)
     model = build("llama", tie_word_embeddings=tied)
     try:
@@ -75,7 +76,7 @@ def test_safetensors_load_model_does_what_the_table_says(tmp_path, stored, tied)
         happened = outcome(model.get_input_embeddings().weight, model.get_output_embeddings().weight, pair)
     except RuntimeError:
         happened = "refuses"
-    assert said("safetensors load_model", tmp_path) == happened
+    assert predicted("safetensors load_model", tmp_path) == happened
 
 
 def test_an_absent_flag_is_read_differently_by_mlx_lm(tmp_path):
@@ -83,11 +84,21 @@ def test_an_absent_flag_is_read_differently_by_mlx_lm(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     del config["tie_word_embeddings"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert said("mlx-lm", tmp_path) == "drops the stored head"
-    assert said("transformers 5", tmp_path) == "keeps both"
+    assert predicted("mlx-lm", tmp_path) == "drops the stored head"
+    assert predicted("transformers 5", tmp_path) == "keeps both"
 
 
-def test_every_loader_has_a_rule_for_every_state_and_a_source():
-    for loader in _data()["loaders"]:
-        assert set(loader["rules"]) == {f"{s}/{d}" for s in STORED for d in ("tied", "untied")}
-        assert "from its source" in loader["source"] or "run in the tests" in loader["source"]
+@pytest.mark.parametrize("loader", LOADERS, ids=lambda loader: loader.name)
+def test_a_loader_predicts_every_state_and_names_its_source(tmp_path, loader):
+    known = {"ties", "keeps both", "drops the stored head", "refuses", "random head", "random embedding", "random pair"}
+    for stored, tied in itertools.product(STORED, [True, False]):
+        write_state(tmp_path, stored, tied)
+        prediction = loader.prediction(inspect(tmp_path), {"tie_word_embeddings": tied})
+        assert prediction.outcome in known
+        assert prediction.reason
+    assert ("run in the tests" in loader.source) == loader.observed
+    assert loader.date in loader.source
+
+
+def test_only_loaders_that_the_tests_run_are_marked_observed():
+    assert {loader.name for loader in LOADERS if loader.observed} == {"transformers 5", "safetensors load_model"}

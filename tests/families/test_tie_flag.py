@@ -1,4 +1,4 @@
-"""`declared` against the real transformers, for every architecture and every place the flag can stand."""
+"""`declared` against the real transformers, for every architecture and every level that can have the flag."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_declared_agrees_with_transformers_for_every_architecture():
     assert checked > 2000
 
 
-def test_every_architecture_of_the_facts_is_known():
+def test_every_known_type_can_be_looked_up():
     assert len(known_types()) >= 303
     assert all(lookup(model_type) is not None for model_type in known_types())
 
@@ -97,12 +97,12 @@ def test_every_architecture_of_the_facts_is_known():
         ("openelm", {"share_input_output_layers": True}, Declared(True, "config.json: share_input_output_layers")),
     ],
 )
-def test_the_declaration_names_what_makes_it(model_type, config, expected):
+def test_a_declaration_names_its_key_or_default(model_type, config, expected):
     assert resolve_declared(config, lookup(model_type)) == expected
 
 
 @pytest.mark.parametrize("value", [None, "true", 1, 0, "false", []])
-def test_a_flag_that_transformers_refuses_declares_nothing_and_says_so(value):
+def test_a_flag_that_transformers_refuses_declares_nothing(value):
     with pytest.raises(Exception, match=KEY):
         from_json("llama", {"model_type": "llama", KEY: value})
     declared = resolve_declared({KEY: value}, lookup("llama"))
@@ -111,18 +111,20 @@ def test_a_flag_that_transformers_refuses_declares_nothing_and_says_so(value):
 
 
 @pytest.mark.parametrize("model_type", ["gemma3", "perception_lm", "muse_glimmer"])
-def test_null_counts_as_transformers_counts_it_where_it_is_allowed(model_type):
+def test_null_means_what_transformers_makes_of_it(model_type):
     config = from_json(model_type, {"model_type": model_type, KEY: None})
     assert resolve_declared({KEY: None}, lookup(model_type)).value is bool(config.tie_word_embeddings)
 
 
-def test_an_unknown_type_is_believed_only_where_it_says_something():
+def test_an_unknown_type_declares_only_what_is_written():
     assert resolve_declared({"model_type": "new", KEY: True}, None) == Declared(True, f"config.json: {KEY}")
     assert resolve_declared({"llm_config": {KEY: False}}, None) == Declared(False, f"config.json: llm_config.{KEY}")
     assert resolve_declared({"weight_tying": True}, None) == Declared(True, "config.json: weight_tying")
-    silent = resolve_declared({"model_type": "new"}, None)
-    assert silent.value is None
-    assert "'new'" in silent.by
+    nested = {"thinker_config": {"text_config": {KEY: True}}}
+    assert resolve_declared(nested, None) == Declared(True, f"config.json: thinker_config.text_config.{KEY}")
+    absent = resolve_declared({"model_type": "new"}, None)
+    assert absent.value is None
+    assert "'new'" in absent.by
     assert resolve_declared(None, None) == Declared(None, "there is no config.json")
 
 

@@ -17,7 +17,7 @@ from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 # verb: one line for the overview; the verb lives in cli/<verb>.py as `command`
 VERBS = {
     "inspect": "The pair of a checkpoint: where it is, whether it is tied, what it costs.",
-    "doctor": "Every finding, with its cause and its cure; what each loader will do.",
+    "doctor": "Every finding, with its cause and its fix; what each loader will do.",
     "tie": "One matrix for both ends: exact where it can be, measured where it cannot.",
     "untie": "Give the head its own tensor, the same numbers.",
     "plan": "The calculator: what tying saves for a vocabulary, a width and a trunk.",

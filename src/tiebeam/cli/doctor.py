@@ -1,4 +1,4 @@
-"""`tiebeam doctor`: every finding with its cause and its cure, and what each loader will do."""
+"""`tiebeam doctor`: every finding with evidence, cause and fix, and what each loader will do."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ import click
 
 from tiebeam.cli import for_ci, render
 from tiebeam.cli.inspect import title, verdict_line
-from tiebeam.doctor import Diagnosis, examine
-from tiebeam.doctor.adapters import AdapterDiagnosis, examine_adapter, is_adapter
+from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
+from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
+from tiebeam.doctor.diagnosis import verdict
 from tiebeam.errors import BadRequest, TiebeamError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tiebeam.doctor.cures import Cure
-    from tiebeam.doctor.findings import Finding
+    from tiebeam.doctor import Finding
+    from tiebeam.doctor.fix import FixPlan
     from tiebeam.surgery import Outcome
 
-_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "cyan"}
+_HEALTHY = "bold green"
 
 
-@click.command(short_help="Every finding, with its cause and its cure.")
+@click.command(short_help="Every finding, with its cause and its fix.")
 @click.argument("models", nargs=-1, metavar="MODEL...")
-@click.option("--fix", is_flag=True, help="Show what the safe cures would change; with --out, write it.")
-@click.option("--out", metavar="DST", help="With --fix: where to write the cured model.")
+@click.option("--fix", is_flag=True, help="Show what the fixes that lose nothing would change; with --out, write it.")
+@click.option("--out", metavar="DST", help="With --fix: where to write the fixed model.")
 @click.option("--force", is_flag=True, help="With --out: replace DST if it exists.")
-@click.option("--base", metavar="MODEL", help="The base of an adapter, where it does not name it.")
-@click.option("--embed", metavar="NAME", help="The embedding's tensor, where the architecture is not known.")
-@click.option("--head", metavar="NAME", help="The head's tensor.")
-@click.option("--recursive", is_flag=True, help="Examine every model below the directories given.")
-@click.option("--list", "list_codes", is_flag=True, help="List every finding the doctor can make.")
-@click.option("--explain", metavar="CODE", help="Explain one finding: how people meet it, its cause, its cure.")
+@click.option("--base", metavar="MODEL", help="The base of an adapter, if the adapter does not name it.")
+@click.option("--embed", metavar="NAME", help="The embedding's tensor, if the architecture is unknown.")
+@click.option("--head", metavar="NAME", help="The LM head's tensor.")
+@click.option("--recursive", is_flag=True, help="Diagnose every model below the given directories.")
+@click.option("--list", "list_codes", is_flag=True, help="List every finding.")
+@click.option("--explain", metavar="CODE", help="Explain one finding: symptoms, cause, fix.")
 @click.option(
     "--format", "shape", type=click.Choice(["text", "json", "sarif", "github"]), default="text",
-    help="How to print: for people, for programs, or for CI.",
+    help="Output for people, for programs, or for CI.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
     models: tuple[str, ...], fix: bool, out: str | None, force: bool, base: str | None, embed: str | None,
     head: str | None, recursive: bool, list_codes: bool, explain: str | None, shape: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Why is this model wrong? Findings with evidence, cause and cure; what each loader will do with it.
+    """What is wrong with MODEL? Findings with evidence, cause and fix, and what each loader will do with it.
 
-    MODEL may be a checkpoint or a PEFT adapter. Exit code 1 when there is a finding of severity error.
+    MODEL is a checkpoint or a PEFT adapter. The exit code is 1 if there is a finding of severity error.
 
     \b
     tiebeam doctor ./merged
     tiebeam doctor ./merged --fix                  what would change
-    tiebeam doctor ./merged --fix --out ./cured    change it
+    tiebeam doctor ./merged --fix --out ./fixed    write it
     tiebeam doctor ./adapter --base ./base
     tiebeam doctor --recursive ./checkpoints --format github
     tiebeam doctor --explain TB101
@@ -68,57 +70,61 @@ def command(
         return
     if out or force:
         raise click.UsageError("--out and --force go with --fix")
-    found = list(_walk(models)) if recursive else list(models)
+    found = list(_models_below(models)) if recursive else list(models)
     if not found:
         raise BadRequest(f"no models below {', '.join(models)}")
-    results = [_examine(model, base, embed, head, keep_going=len(found) > 1) for model in found]
+    results = [_diagnose(model, base, embed, head, several=len(found) > 1) for model in found]
     _print(results, shape, several=len(found) > 1)
-    if any(_is_error(result) for result in results):
+    if any(_has_error(_findings(result)) for result in results):
         raise click.exceptions.Exit(1)
     if any(isinstance(result, _Unreadable) for result in results):
         raise click.exceptions.Exit(3)
 
 
 def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> None:
-    """The safe cures of one model: shown, and with --out carried out."""
-    from tiebeam.doctor.cures import plan_cure
-    from tiebeam.surgery import How, carry_out
+    """Print what the fixes of one model change, and write it with --out."""
+    from tiebeam.doctor.fix import plan_fix
 
     if len(models) > 1:
         raise click.UsageError("--fix takes one MODEL at a time")
-    cure = plan_cure(models[0])
-    outcome = carry_out(cure.plan, out, How(force=force)) if cure.plan and out else None
+    planned = plan_fix(models[0])
+    outcome = planned.write(out, force=force) if planned.plan and out else None
     if shape == "json":
-        planned = cure.plan.to_dict() if cure.plan else None
+        plan = planned.plan.to_dict() if planned.plan else None
         done = outcome.to_dict() if outcome else None
-        render.emit_json({**cure.diagnosis.to_dict(), "plan": planned, "outcome": done})
+        render.emit_json({**planned.diagnosis.to_dict(), "plan": plan, "outcome": done})
     else:
         console = render.console()
-        for text in _cure_lines(cure, outcome, out, console.width):
+        for text in _fix_lines(planned, outcome, out, console.width):
             console.print(text)
-    if any(f.level == "error" for f in cure.left) or (cure.plan and not out and _is_error(cure.diagnosis)):
+    unwritten = planned.plan is not None and not out and _has_error(planned.diagnosis.findings)
+    if _has_error(planned.left) or unwritten:
         raise click.exceptions.Exit(1)
 
 
-def _cure_lines(cure: Cure, outcome: Outcome | None, out: str | None, width: int) -> Iterator[Text | str]:
-    yield render.styled((title(cure.diagnosis.report), "bold"))
-    yield verdict_line(cure.diagnosis.report)
-    if cure.plan is None:
-        yield "  nothing to cure" if not cure.left else "  nothing that can be cured without a decision"
-    else:
-        yield "  changed" if outcome else "  would change (nothing is written without --out DST)"
-        for change in cure.plan.changes:
-            yield f"    {change}"
-    for finding in cure.left:
-        if finding.level != "note":
-            yield from render.wrapped(f"{finding.code} {finding.level}: {finding.about.title}", width).splitlines()
-            yield from render.wrapped(finding.about.cure, width, indent=4).splitlines()
+def _fix_lines(planned: FixPlan, outcome: Outcome | None, out: str | None, width: int) -> Iterator[Text | str]:
+    report = planned.diagnosis.report
     if outcome:
-        yield render.styled("  ", ("cured", render.TIED), f": {out} is {outcome.after.tie}")
+        verdict_text = f"fixed: {out} is {outcome.after.tie}"
+    elif planned.plan:
+        verdict_text = "not written; add --out DST to write"
+    else:
+        verdict_text = "nothing to fix" if not planned.left else "nothing can be fixed without a decision"
+    open_findings = () if outcome else planned.diagnosis.findings
+    yield render.styled((verdict_text, _style(open_findings or planned.left)), f" · {title(report)}")
+    yield verdict_line(report)
+    if planned.plan:
+        yield "  changed" if outcome else "  would change"
+        for change in planned.plan.changes:
+            yield f"    {change}"
+    for finding in planned.left:
+        if finding.severity is not Severity.NOTE:
+            yield ""
+            yield from _finding_lines(finding, width)
 
 
 class _Unreadable:
-    """A model among several that could not be opened: reported, and the others still examined."""
+    """A model among several that could not be opened: reported, and the others are still diagnosed."""
 
     def __init__(self, model: str, reason: str) -> None:
         self.model, self.reason = model, reason
@@ -130,17 +136,18 @@ class _Unreadable:
 Result = Diagnosis | AdapterDiagnosis | _Unreadable
 
 
-def _examine(model: str, base: str | None, embed: str | None, head: str | None, keep_going: bool) -> Result:
+def _diagnose(model: str, base: str | None, embed: str | None, head: str | None, several: bool) -> Result:
     try:
-        return examine_adapter(model, base) if is_adapter(model) else examine(model, embed=embed, head=head)
+        return diagnose_adapter(model, base) if is_adapter(model) else diagnose(model, embed=embed, head=head)
     except TiebeamError as error:
-        if not keep_going:
-            raise
-        return _Unreadable(model, str(error))
+        reason = str(error).replace("base=MODEL", "--base MODEL")
+        if not several:
+            raise type(error)(reason) from None
+        return _Unreadable(model, reason)
 
 
-def _walk(roots: tuple[str, ...]) -> Iterator[str]:
-    """Directories that hold a model or an adapter, trees of several processes among them, and lone GGUF files."""
+def _models_below(roots: tuple[str, ...]) -> Iterator[str]:
+    """Directories with a model, an adapter or a checkpoint of several ranks, and single GGUF or safetensors files."""
     from tiebeam.checkpoint.distributed.detect import is_distributed_model
 
     seen: set[str] = set()
@@ -153,7 +160,7 @@ def _walk(roots: tuple[str, ...]) -> Iterator[str]:
                 seen.add(where)
                 yield where
             elif is_distributed_model(Path(where).name, files):
-                if str(Path(where).parent) not in seen:  # a run's directory stands for the tree in it
+                if str(Path(where).parent) not in seen:  # listed already as the directory of the run
                     yield where
             else:
                 yield from (str(Path(where) / f) for f in sorted(files) if f.endswith((".gguf", ".safetensors")))
@@ -163,8 +170,14 @@ def _findings(result: Result) -> tuple[Finding, ...]:
     return () if isinstance(result, _Unreadable) else result.findings
 
 
-def _is_error(result: Result) -> bool:
-    return any(f.level == "error" for f in _findings(result))
+def _has_error(findings: tuple[Finding, ...]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)
+
+
+def _style(findings: tuple[Finding, ...]) -> str:
+    """The style of a verdict: that of the worst finding; a note does not make a model unhealthy."""
+    worst = findings[0].severity if findings else Severity.NOTE
+    return _HEALTHY if worst is Severity.NOTE else _STYLES[worst]
 
 
 def _name(result: Result) -> str:
@@ -178,10 +191,10 @@ def _print(results: list[Result], shape: str, several: bool) -> None:
         documents = [result.to_dict() for result in results]
         render.emit_json(documents if several else documents[0])
     elif shape == "sarif":
-        render.emit_json(for_ci.sarif([_placed(result) for result in results]))
+        render.emit_json(for_ci.sarif([_located(result) for result in results]))
     elif shape == "github":
         for result in results:
-            for line in for_ci.github(_placed(result)):
+            for line in for_ci.github(_located(result)):
                 click.echo(line)
     else:
         console = render.console()
@@ -193,45 +206,58 @@ def _print(results: list[Result], shape: str, several: bool) -> None:
                 console.print(row)
 
 
-def _placed(result: Result) -> for_ci.Placed:
+def _located(result: Result) -> for_ci.Located:
     reason = result.reason if isinstance(result, _Unreadable) else ""
-    return for_ci.Placed(_name(result), _findings(result), reason)
+    return for_ci.Located(_name(result), _findings(result), reason)
 
 
 def _lines(result: Result, width: int) -> Iterator[Text | str]:
     if isinstance(result, _Unreadable):
-        yield render.styled((result.model, "bold"))
-        yield render.styled("  ", ("cannot be read", "bold red"), f": {result.reason}")
+        yield render.styled(("cannot be read", "bold red"), f" · {result.model}")
+        yield f"  {result.reason}"
         yield ""
         return
+    phrase = (verdict(result.findings), _style(result.findings))
     if isinstance(result, Diagnosis):
-        yield render.styled((title(result.report), "bold"))
+        yield render.styled(phrase, f" · {title(result.report)}")
         yield verdict_line(result.report)
     else:
-        yield render.styled((f"{result.adapter} · adapter", "bold"))
+        yield render.styled(phrase, f" · {result.adapter} · adapter")
         yield f"  base         {result.base.model}: {result.base.tie}"
         yield f"  merge        {result.merge}"
     for finding in result.findings:
         yield ""
-        about = finding.about
-        yield render.styled("  ", (f"{finding.code} {finding.level}", _STYLES[finding.level]), f"  {about.title}")
-        for label, text in (("evidence", finding.evidence), ("cause", about.cause), ("cure", about.cure)):
-            first, *rest = render.wrapped(text, width - 2, indent=15).splitlines()
-            yield f"    {label:<10} {first.strip()}"
-            yield from rest
-    if not result.findings:
-        yield "  nothing found"
+        yield from _finding_lines(finding, width)
     if isinstance(result, Diagnosis) and result.loaders:
         yield ""
         yield "  what each loader will do"
-        yield from render.columns([[v.loader, v.outcome, v.reason] for v in result.loaders], "<<<", indent=4)
+        yield from render.columns([[p.loader, p.outcome, p.reason] for p in result.loaders], "<<<", indent=4)
     yield ""
+
+
+def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
+    """Title, evidence, cause, and the fixes; a command is a line of its own and is never wrapped."""
+    label = (f"{finding.code} {finding.severity}", _STYLES[finding.severity])
+    yield render.styled("  ", label, f"  {finding.title}")
+    yield from _labelled("evidence", finding.evidence, width)
+    yield from _labelled("cause", finding.cause, width)
+    for i, step in enumerate(finding.steps):
+        code = step.command or step.python
+        yield from _labelled("" if i else "fix", f"{step.text}:" if code else f"{step.text}.", width)
+        if code:
+            yield f"{'':17}{code}"
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[str]:
+    first, *rest = render.wrapped(text, width - 2, indent=15).splitlines()
+    yield f"    {label:<10} {first.strip()}"
+    yield from rest
 
 
 def _summary(results: list[Result]) -> Iterator[Text]:
     rows = [["model", "tie", "errors", "warnings", "notes"]]
     for result in results:
-        counts = [str(sum(f.level == level for f in _findings(result))) for level in ("error", "warning", "note")]
+        counts = [str(sum(f.severity is severity for f in _findings(result))) for severity in Severity]
         if isinstance(result, _Unreadable):
             rows.append([result.model, "unreadable", "-", "-", "-"])
         else:
@@ -241,17 +267,17 @@ def _summary(results: list[Result]) -> Iterator[Text]:
 
 
 def _describe(code: str | None, shape: str) -> None:
-    from tiebeam.doctor import CODES
-
+    """Print the list of findings, or the page of one."""
     if code is None:
+        rules = RULES.values()
         if shape == "json":
-            render.emit_json([{"code": c.code, "severity": c.severity, "title": c.title} for c in CODES.values()])
+            render.emit_json([{"code": r.code, "severity": r.severity, "title": r.title} for r in rules])
             return
         console = render.console()
-        for line in render.columns([[c.code, str(c.severity), c.title] for c in CODES.values()], "<<<", indent=0):
+        for line in render.columns([[r.code, str(r.severity), r.title] for r in rules], "<<<", indent=0):
             console.print(line)
         return
-    about = CODES.get(code.upper())
-    if about is None:
-        raise BadRequest(f"there is no finding {code!r}; `tiebeam doctor --list` shows them all")
-    click.echo(about.page().rstrip())
+    rule = RULES.get(code.upper())
+    if rule is None:
+        raise BadRequest(f"there is no finding {code!r}; `tiebeam doctor --list` lists them all")
+    click.echo(rule.page().rstrip())

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """The findings on one model, and where it is; `unreadable` is the reason when it could not be opened."""
+class Located:
+    """The findings on one model and its path; `unreadable` is the reason if it could not be opened."""
 
     model: str
     findings: tuple[Finding, ...]
@@ -21,20 +21,20 @@ class Placed:
 
     @property
     def file(self) -> str:
-        """The file to point at: the config, where most findings live, else the model itself."""
+        """The file that an annotation points at: config.json if there is one, else the model."""
         path = Path(self.model) / "config.json"
         return (path if path.is_file() else Path(self.model)).as_posix()
 
 
-def github(placed: Placed) -> Iterator[str]:
+def github(located: Located) -> Iterator[str]:
     """Workflow commands, which GitHub shows as annotations."""
-    where = _escape(placed.file, in_property=True)
-    if placed.unreadable:
-        yield f"::error file={where},title=unreadable::{_escape(placed.unreadable)}"
-    for f in placed.findings:
-        level = "notice" if f.level == "note" else str(f.level)
-        title = _escape(f"{f.code} {f.about.title}", in_property=True)
-        yield f"::{level} file={where},title={title}::{_escape(f'{f.evidence}. {f.about.cure}')}"
+    where = _escape(located.file, in_property=True)
+    if located.unreadable:
+        yield f"::error file={where},title=unreadable::{_escape(located.unreadable)}"
+    for f in located.findings:
+        level = "notice" if f.severity == "note" else str(f.severity)
+        title = _escape(f"{f.code} {f.title}", in_property=True)
+        yield f"::{level} file={where},title={title}::{_escape(f'{f.evidence}. {f.fix}')}"
 
 
 def _escape(text: str, in_property: bool = False) -> str:
@@ -42,19 +42,20 @@ def _escape(text: str, in_property: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
-def sarif(models: list[Placed]) -> dict[str, Any]:
-    """One SARIF 2.1.0 document, as code-scanning services read it."""
+def sarif(models: list[Located]) -> dict[str, Any]:
+    """One SARIF 2.1.0 document for code-scanning services."""
     from tiebeam._version import __version__
-    from tiebeam.doctor import CODES
+    from tiebeam.doctor import RULES
+    from tiebeam.doctor.rule import Names
 
-    used = sorted({f.code for placed in models for f in placed.findings})
+    used = sorted({f.code for located in models for f in located.findings})
     rules = [
         {
             "id": code,
-            "shortDescription": {"text": CODES[code].title},
-            "fullDescription": {"text": CODES[code].cause},
-            "help": {"text": CODES[code].cure, "markdown": CODES[code].page()},
-            "defaultConfiguration": {"level": str(CODES[code].severity)},
+            "shortDescription": {"text": RULES[code].title},
+            "fullDescription": {"text": RULES[code].cause},
+            "help": {"text": " ".join(map(str, RULES[code].steps(Names()))), "markdown": RULES[code].page()},
+            "defaultConfiguration": {"level": str(RULES[code].severity)},
         }
         for code in used
     ]
@@ -62,14 +63,14 @@ def sarif(models: list[Placed]) -> dict[str, Any]:
         {
             "ruleId": f.code,
             "ruleIndex": used.index(f.code),
-            "level": str(f.level),
-            "message": {"text": f"{f.about.title}: {f.evidence}"},
-            "locations": [{"physicalLocation": {"artifactLocation": {"uri": placed.file}}}],
+            "level": str(f.severity),
+            "message": {"text": f"{f.title}: {f.evidence}"},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": located.file}}}],
         }
-        for placed in models
-        for f in placed.findings
+        for located in models
+        for f in located.findings
     ]
-    failures = [{"level": "error", "message": {"text": placed.unreadable}} for placed in models if placed.unreadable]
+    failures = [{"level": "error", "message": {"text": located.unreadable}} for located in models if located.unreadable]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

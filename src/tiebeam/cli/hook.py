@@ -1,4 +1,4 @@
-"""The pre-commit hook: from the files of a commit to the models they belong to, then `tiebeam doctor`."""
+"""The pre-commit hook: run `tiebeam doctor` on every model that has a file in the commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiebeam.cli import main
 
 
 def models_of(files: list[str]) -> list[str]:
-    """Each touched model once: a lone GGUF file is one itself, anything else belongs to its directory."""
+    """Each changed model once: a GGUF file is a model, any other file belongs to the model of its directory."""
     models = []
     for name in files:
         path = Path(name)

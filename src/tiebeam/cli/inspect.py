@@ -55,9 +55,9 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
               swapped   the one matrix is stored under the head's name
               none      no vocabulary pair
     """
-    from tiebeam.doctor import examine
+    from tiebeam.doctor import diagnose
 
-    diagnosis = examine(model, embed=embed, head=head)
+    diagnosis = diagnose(model, embed=embed, head=head)
     if as_json:
         document = diagnosis.to_dict()
         del document["loaders"]  # the doctor's table; `tiebeam doctor --json` has it
@@ -110,7 +110,7 @@ def lines(diagnosis: Diagnosis, width: int) -> Iterator[Text | str]:
     for note in ([report.how] if report.how and not report.pair.one_storage else []) + list(report.notes):
         yield from render.wrapped(f"note: {note}", width).splitlines()
     for finding in diagnosis.findings:
-        yield from render.wrapped(f"{finding.code} {finding.level}: {finding.about.title}", width).splitlines()
+        yield from render.wrapped(f"{finding.code} {finding.severity}: {finding.title}", width).splitlines()
     if diagnosis.findings:
         yield f"  more: tiebeam doctor {report.model}"
 

@@ -1,7 +1,7 @@
-"""Findings: every way a tie breaks, with its cause and its cure."""
+"""Find out what is wrong with a pair: findings with cause and fix, and what each loader will do."""
 
-from tiebeam.doctor.codes import CODES, Code, Severity
-from tiebeam.doctor.examination import Diagnosis, examine
-from tiebeam.doctor.findings import Finding
+from tiebeam.doctor.diagnosis import Diagnosis, diagnose, examine
+from tiebeam.doctor.rule import Finding, Rule, Severity
+from tiebeam.doctor.rules import RULES
 
-__all__ = ["CODES", "Code", "Diagnosis", "Finding", "Severity", "examine"]
+__all__ = ["RULES", "Diagnosis", "Finding", "Rule", "Severity", "diagnose", "examine"]

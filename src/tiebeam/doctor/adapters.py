@@ -1,7 +1,7 @@
-"""A PEFT adapter beside its base -> findings: what it does to either end, and what a merge will do.
+"""Diagnose a PEFT adapter beside its base: what it does to the embedding and the head, and what a merge will do.
 
-Only adapter_config.json and the adapter's header are read (values only where both ends are carried). The
-base's tie decides: an adapter that is harmless on an untied model tears a tied one.
+Only adapter_config.json and the header of the adapter are read (values only if it holds a copy of both
+matrices). The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.open import open_shards
-from tiebeam.doctor.findings import Finding
-from tiebeam.equality import compare
+from tiebeam.doctor.diagnosis import run_rules
+from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
+from tiebeam.doctor.rule import Finding, Names
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.inspection import Report, inspect
-from tiebeam.pair import Tie
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterDiagnosis:
-    """`merge` says in one sentence what merging this adapter into its base does to the pair."""
+    """`merge` is one sentence: what merging this adapter into its base does to the pair."""
 
     adapter: str
     base: Report
@@ -36,39 +36,25 @@ class AdapterDiagnosis:
             "adapter": self.adapter,
             "base": self.base.to_dict(),
             "merge": self.merge,
-            "findings": [f.to_dict() for f in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """What the adapter holds for one end: LoRA factors, a full copy, single tokens, and its row count."""
-
-    lora: bool = False
-    copy: str | None = None
-    tokens: bool = False
-    rows: int | None = None
-
-    @property
-    def touched(self) -> bool:
-        return self.lora or self.copy is not None or self.tokens
-
-
 def is_adapter(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is the directory of a PEFT adapter."""
     return Path(path).is_dir() and (Path(path) / "adapter_config.json").is_file()
 
 
-def examine_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
-    """Findings on the adapter at `path`; its base is read from adapter_config.json unless given."""
+def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
+    """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given."""
     files = LocalFiles(Path(path))
     config = read_json(files, "adapter_config.json", str(path))
     weights = _open_weights(str(path), files)
     report = _open_base(str(path), config, base)
-    embed_leaf, head_leaf = _leaves(report)
-    embed = _end(weights, config, embed_leaf)
-    head = _end(weights, config, head_leaf)
-    findings = tuple(_findings(weights, config, report, embed, head))
-    return AdapterDiagnosis(str(path), report, _merge(report, embed, head), findings)
+    embed, head = (_part(weights, config, module) for module in _module_names(report))
+    examined = ExaminedAdapter(weights, config, report, embed, head)
+    findings = run_rules("adapter", examined, Names.of(str(path), base=report.model))
+    return AdapterDiagnosis(str(path), report, _merge(examined), findings)
 
 
 def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
@@ -82,18 +68,18 @@ def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
 def _open_base(source: str, config: dict[str, Any], base: str | os.PathLike[str] | None) -> Report:
     name = base if base is not None else config.get("base_model_name_or_path")
     if not name or not isinstance(name, str | os.PathLike):
-        raise BadRequest(f"{source} does not name its base model; pass --base MODEL")
+        raise BadRequest(f"{source} does not name its base model; pass base=MODEL")
     try:
         report = inspect(open_checkpoint(name))
     except UnreadableInput as error:
-        raise UnreadableInput(f"the base of {source} cannot be read ({error}); pass --base MODEL") from None
+        raise UnreadableInput(f"the base of {source} cannot be read ({error}); pass base=MODEL") from None
     if report.pair.embed is None and report.pair.head is None:
-        raise UnreadableInput(f"the base {name} has no vocabulary pair")
+        raise UnreadableInput(f"the base {name} has no embedding and no LM head; pass base=MODEL")
     return report
 
 
-def _leaves(report: Report) -> tuple[str, str]:
-    """Module names of the two ends, as PEFT's target_modules spell them."""
+def _module_names(report: Report) -> tuple[str, str]:
+    """The last module names of embedding and head, as PEFT's target_modules spell them."""
     embed, head = report.pair.embed, report.pair.head
     return (
         (embed.name if embed else "embed_tokens.weight").removesuffix(".weight").split(".")[-1],
@@ -101,16 +87,17 @@ def _leaves(report: Report) -> tuple[str, str]:
     )
 
 
-def _end(weights: Checkpoint, config: dict[str, Any], leaf: str) -> _End:
+def _part(weights: Checkpoint, config: dict[str, Any], module: str) -> AdapterPart:
+    """What the adapter holds for the module of that name."""
     lora, copy, rows = False, None, None
     for name, info in weights.tensors.items():
         parts = name.split(".")
-        if leaf not in parts:
+        if module not in parts:
             continue
-        rest = parts[parts.index(leaf) + 1 :]
-        if "base_layer" in rest:  # the base's own weight, saved along with the LoRA on it
+        rest = parts[parts.index(module) + 1 :]
+        if "base_layer" in rest:  # the weight of the base, saved with the LoRA on it
             rows = info.shape[0]
-        elif rest[-1] == "weight" and "lora" not in name:  # modules_to_save, or the embedding saved whole
+        elif rest[-1] == "weight" and "lora" not in name:  # modules_to_save, or the whole embedding
             copy, rows = name, info.shape[0]
         elif any(part.startswith("lora_") for part in rest):
             lora = True
@@ -120,46 +107,17 @@ def _end(weights: Checkpoint, config: dict[str, Any], leaf: str) -> _End:
                 rows = info.shape[-1]
     tokens = config.get("trainable_token_indices")
     named = tokens.keys() if isinstance(tokens, dict) else {"embed_tokens"} if tokens else set()
-    return _End(lora, copy, any(str(key).split(".")[-1] == leaf for key in named), rows)
+    return AdapterPart(lora, copy, any(str(key).split(".")[-1] == module for key in named), rows)
 
 
-def _findings(weights: Checkpoint, config: dict[str, Any], base: Report, embed: _End, head: _End) -> list[Finding]:
-    found = []
-    tied = base.tie in (Tie.SHARED, Tie.TWIN, Tie.SWAPPED)
-    kept_tied = config.get("ensure_weight_tying") is True
-    table = base.pair.embed or base.pair.head
-    assert table is not None
-    if tied and not kept_tied:
-        if embed.lora or head.lora:
-            which = "both ends" if embed.lora and head.lora else "the head" if head.lora else "the embedding"
-            found.append(Finding("TB401", f"LoRA on {which}; the base is {base.tie} ({base.pair.declared_by})"))
-        copies = [end.copy for end in (embed, head) if end.copy]
-        if len(copies) == 1:
-            found.append(Finding("TB402", f"{copies[0]} is a full copy; the base is {base.tie}"))
-        elif len(copies) == 2:
-            verdict = compare(weights, copies[0], copies[1])
-            if not verdict.equal:
-                found.append(Finding("TB402", f"{copies[0]} and {copies[1]} are two copies: {verdict.how}"))
-        if head.lora or (head.copy and not embed.copy):
-            found.append(Finding("TB403", f"the adapter's part for the head; the base stores only {table.name}"))
-    for end, name in ((embed, "embedding"), (head, "head")):
-        if end.rows is not None and end.rows != table.rows:
-            found.append(Finding("TB404", f"the adapter's {name} has {end.rows:,} rows, the base has {table.rows:,}"))
-    if not tied and embed.touched != head.touched:
-        grown = any(end.rows is not None and end.rows > table.rows for end in (embed, head))
-        if grown or embed.tokens != head.tokens:
-            found.append(Finding("TB405", f"only the {'embedding' if embed.touched else 'head'} is trained"))
-    return found
-
-
-def _merge(base: Report, embed: _End, head: _End) -> str:
-    """What merging does to the pair, in one sentence."""
+def _merge(adapter: ExaminedAdapter) -> str:
+    embed, head = adapter.embed, adapter.head
     if not (embed.touched or head.touched):
-        return f"merging leaves the pair alone: {base.tie} before and after"
-    if base.tie is Tie.UNTIED:
-        return "merging changes each end by its own part; the pair stays untied"
+        return f"merging does not change the pair: {adapter.base.tie} before and after"
+    if not adapter.base_is_tied:
+        return "merging changes each matrix by its own part; the two stay separate"
     if embed.copy or head.copy:
-        return "merging puts a full copy beside a shared table: the result is torn unless the flag is set to false"
+        return "merging stores a full copy beside a tied matrix: the result is torn unless the flag is set to false"
     if embed.lora and head.lora:
-        return "merging adds both parts to the one shared table: each end gets the other's change as well"
-    return "merging adds the change to the one shared table: the other end gets it as well"
+        return "merging adds both changes to the one tied matrix: embedding and head each get the other's change too"
+    return "merging adds the change to the one tied matrix: embedding and head both get it"

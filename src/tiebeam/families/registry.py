@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tiebeam.families.family import Family
 
+from tiebeam.families.config_levels import config_levels
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -119,10 +121,10 @@ def _size(
     inner, inner_architecture = text_level(config, architecture)
     levels = [(inner, inner_architecture), (config, architecture)]
     if architecture is None:
-        levels += [(nested, None) for nested in (config.get("text_config"), config.get("llm_config")) if nested]
+        levels += [(nested, None) for path, nested in config_levels(config) if path]
     for level, owner in levels:
         for key in (*(getattr(owner, keys) if owner else ()), *usual):
-            value = level.get(key) if isinstance(level, Mapping) else None
+            value = level.get(key)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None

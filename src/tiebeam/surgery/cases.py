@@ -16,10 +16,9 @@ from typing import Any
 from tiebeam import families
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
+from tiebeam.families.config_levels import FLAG, config_levels, flag_levels
 from tiebeam.inspection import Report, inspect
 from tiebeam.surgery.output_shards import Material, gguf_material, local_files, material_of
-
-FLAG = "tie_word_embeddings"
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,9 @@ class Case:
         """Every place of the config where some loader reads the flag, with what it says now."""
         if self.material.config is None:
             return {}
-        found: dict[tuple[str, ...], Any] = {}
-        for path, level in _levels(self.material.config, ()):
-            found[(*path, FLAG)] = level.get(FLAG)
-            legacy = self.architecture.legacy_flag if self.architecture else None
-            if legacy in level:
-                found[(*path, str(legacy))] = level[legacy]
-        return found
+        absent: dict[tuple[str, ...], Any] = {(*path, FLAG): None for path, _ in config_levels(self.material.config)}
+        legacy = self.architecture.legacy_flag if self.architecture else None
+        return absent | flag_levels(self.material.config, legacy)
 
 
 def open_case(
@@ -125,16 +120,6 @@ def case_of(
         material, renamed = convert(checkpoint, dtype)
         names = {end: renamed[name] if name else None for end, name in names.items()}
     return Case(checkpoint, report, material, names["embed"], names["head"], wanted, any((given or {}).values()))
-
-
-def _levels(level: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:
-    """The top of a config, and each text part inside it."""
-    found = [(path, level)]
-    for key in ("text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator"):
-        inner = level.get(key)
-        if isinstance(inner, dict):
-            found += _levels(inner, (*path, key))
-    return found
 
 
 def _common(left: str, right: str) -> int:

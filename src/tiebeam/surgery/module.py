@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiebeam import families
 from tiebeam.errors import BadRequest
+from tiebeam.families.config_levels import FLAG, TEXT_KEYS
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=nn.Module)
 
-FLAG = "tie_word_embeddings"
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 _SUMMED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum")
 
@@ -253,8 +253,8 @@ def _configs(model: Any) -> Iterator[Any]:
         yield config
         inner = getattr(config, "get_text_config", lambda: None)()
         if inner is config or inner is None:
-            names = ("text_config", "llm_config", "language_config", "thinker_config")
-            inner = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
+            nested = (getattr(config, key, None) for key in TEXT_KEYS)
+            inner = next((level for level in nested if hasattr(level, "__dict__")), None)
         config = inner
 
 

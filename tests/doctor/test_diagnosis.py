@@ -1,4 +1,4 @@
-"""Each situation from the wild, made by the library that makes it, and the finding that names it."""
+"""Checkpoints as the real libraries leave them, and the finding on each."""
 
 import json
 
@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file, save_model
 
 from helpers.building import DIM, VOCAB, llama_config, table, write_model
 from helpers.tiny_models import CAUSAL, MASKED, SEQ2SEQ, SPEECH, build
-from tiebeam.doctor import Severity, examine
+from tiebeam.doctor import Severity, diagnose
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-TRUNK = {"model.norm.weight": np.ones(DIM, np.float32)}
+LAYERS = {"model.norm.weight": np.ones(DIM, np.float32)}
 
 
 def codes(diagnosis):
@@ -45,14 +45,14 @@ def edit(where, *, config=None, tensors=None):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("model_type", [*CAUSAL, *MASKED, *SEQ2SEQ, *SPEECH])
-def test_a_healthy_checkpoint_raises_nothing(saved, model_type, tied):
+def test_a_healthy_checkpoint_has_no_findings(saved, model_type, tied):
     if model_type == "t5" and not tied:
-        pytest.skip("T5 cannot be untied in transformers 5; see test_the_t5_family_ignores_the_flag")
-    assert codes(examine(saved(model_type, tie_word_embeddings=tied))) == []
+        pytest.skip("T5 cannot be untied in transformers 5; see test_the_ignored_flag_of_the_t5_family_is_found")
+    assert codes(diagnose(saved(model_type, tie_word_embeddings=tied))) == []
 
 
 def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
-    """PEFT trains a copy of a tied model's head and merges it; the flag stays, as it did in PEFT until lately."""
+    """PEFT trains a copy of a tied model's head and merges it; the flag stays true, as older PEFT left it."""
     import peft
 
     model = build("llama", tie_word_embeddings=True)
@@ -68,27 +68,27 @@ def test_a_merge_that_leaves_the_flag_true_is_torn(saved, tmp_path):
     merged.save_pretrained(tmp_path / "merged")
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert config["tie_word_embeddings"] is True
-    diagnosis = examine(tmp_path / "merged")
+    diagnosis = diagnose(tmp_path / "merged")
     assert codes(diagnosis) == ["TB101"]
     assert diagnosis.findings[0].repair == "declare untied"
     assert "rows differ" in diagnosis.findings[0].evidence
 
 
-def test_a_flag_flipped_in_an_editor_leaves_no_head(saved):
+def test_a_flag_set_to_false_by_hand_leaves_no_head(saved):
     where = edit(saved(tie_word_embeddings=True), config={"tie_word_embeddings": False})
-    diagnosis = examine(where)
+    diagnosis = diagnose(where)
     assert codes(diagnosis) == ["TB102"]
     assert diagnosis.worst is Severity.ERROR
 
 
 def test_a_lost_alias_is_a_redundant_head(saved):
     where = edit(saved(tie_word_embeddings=True), tensors=lambda t: {**t, HEAD: t[EMBED].clone()})
-    assert codes(examine(where)) == ["TB201"]
+    assert codes(diagnose(where)) == ["TB201"]
 
 
-def test_untied_and_still_equal_is_only_a_note(saved):
+def test_untied_but_equal_is_only_a_note(saved):
     where = edit(saved(tie_word_embeddings=False), tensors=lambda t: {**t, HEAD: t[EMBED].clone()})
-    diagnosis = examine(where)
+    diagnosis = diagnose(where)
     assert codes(diagnosis) == ["TB202"]
     assert diagnosis.worst is Severity.NOTE
 
@@ -98,89 +98,110 @@ def test_save_model_leaves_only_the_head(saved, tmp_path):
     where = saved(tie_word_embeddings=True)
     save_model(model, str(where / "model.safetensors"))
     assert HEAD in load_file(where / "model.safetensors")
-    diagnosis = examine(where)
+    diagnosis = diagnose(where)
     assert codes(diagnosis) == ["TB203"]
     assert diagnosis.findings[0].repair == "rename the head"
 
 
 def test_an_alias_noted_only_in_the_metadata_is_a_note(tmp_path):
     where = write_model(
-        tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(tie_word_embeddings=True), {HEAD: EMBED}
+        tmp_path / "m", {EMBED: table(), **LAYERS}, llama_config(tie_word_embeddings=True), {HEAD: EMBED}
     )
-    assert codes(examine(where)) == ["TB206"]
+    assert codes(diagnose(where)) == ["TB206"]
 
 
 def test_only_the_head_with_the_flag_false_is_an_error(tmp_path):
-    where = write_model(tmp_path / "m", {HEAD: table(), **TRUNK}, llama_config(tie_word_embeddings=False))
-    diagnosis = examine(where)
+    where = write_model(tmp_path / "m", {HEAD: table(), **LAYERS}, llama_config(tie_word_embeddings=False))
+    diagnosis = diagnose(where)
     assert codes(diagnosis) == ["TB203"]
     assert diagnosis.worst is Severity.ERROR
 
 
-def test_levels_of_a_multimodal_config_that_disagree(tmp_path):
+def test_disagreeing_levels_of_a_multimodal_config_are_found(tmp_path):
     text = llama_config(tie_word_embeddings=True)
     config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
-    tensors = {"model.language_model.embed_tokens.weight": table(), **TRUNK}
-    below = examine(write_model(tmp_path / "below", tensors, config))
+    tensors = {"model.language_model.embed_tokens.weight": table(), **LAYERS}
+    below = diagnose(write_model(tmp_path / "below", tensors, config))
     assert "TB103" in codes(below)
-    both = examine(write_model(tmp_path / "both", tensors, {**config, "tie_word_embeddings": False}))
+    both = diagnose(write_model(tmp_path / "both", tensors, {**config, "tie_word_embeddings": False}))
     assert "TB103" in codes(both)
-    agreed = examine(write_model(tmp_path / "agreed", tensors, {**config, "tie_word_embeddings": True}))
+    agreed = diagnose(write_model(tmp_path / "agreed", tensors, {**config, "tie_word_embeddings": True}))
     assert codes(agreed) == []
 
 
-def test_an_absent_flag_where_libraries_disagree(saved):
+@pytest.mark.parametrize(
+    ("model_type", "path"),
+    [
+        ("encoder-decoder", ["decoder"]),
+        ("rag", ["generator"]),
+        ("qwen2_5_omni", ["thinker_config", "text_config"]),
+        ("qwen3_vl", ["text_config"]),
+    ],
+)
+def test_disagreeing_flags_are_found_at_every_level_that_untie_writes(tmp_path, model_type, path):
+    """TB103 saw four keys one level down; `untie` and `doctor --fix` wrote six keys at any depth."""
+    inner = {"tie_word_embeddings": False}
+    for key in reversed(path):
+        inner = {key: inner}
+    config = {**llama_config(model_type=model_type, tie_word_embeddings=True), **inner}
+    where = write_model(tmp_path / "m", {EMBED: table(), **LAYERS}, config)
+    found = [f for f in diagnose(where, embed=EMBED).findings if f.code == "TB103"]
+    assert len(found) == 1
+    assert f"{'.'.join(path)}.tie_word_embeddings = false" in found[0].evidence
+
+
+def test_an_absent_flag_is_found_if_libraries_disagree(saved):
     where = edit(saved(tie_word_embeddings=False), config={"tie_word_embeddings": None})
-    assert codes(examine(where)) == ["TB104"]
+    assert codes(diagnose(where)) == ["TB104"]
 
 
-def test_an_absent_flag_where_libraries_agree_is_fine(saved):
+def test_an_absent_flag_is_fine_if_libraries_agree(saved):
     where = edit(saved("gemma", tie_word_embeddings=True), config={"tie_word_embeddings": None})
-    assert codes(examine(where)) == []
+    assert codes(diagnose(where)) == []
 
 
-def test_the_t5_family_ignores_the_flag(saved):
+def test_the_ignored_flag_of_the_t5_family_is_found(saved):
     where = edit(
         saved("t5"),
         config={"tie_word_embeddings": False},
         tensors=lambda t: {**t, HEAD: torch.randn_like(t["shared.weight"])},
     )
-    assert "TB105" in codes(examine(where))
+    assert "TB105" in codes(diagnose(where))
 
 
-def test_a_vocabulary_resized_on_one_side_only(saved):
+def test_a_vocabulary_resized_on_one_side_is_found(saved):
     where = edit(
         saved(tie_word_embeddings=True),
         tensors=lambda t: {**t, HEAD: t[EMBED].clone(), EMBED: torch.cat([t[EMBED], torch.randn(4, 32)])},
     )
-    assert codes(examine(where)) == ["TB204"]
+    assert codes(diagnose(where)) == ["TB204"]
 
 
-def test_a_checkpoint_without_its_pair(saved):
+def test_a_checkpoint_without_its_pair_is_found(saved):
     where = edit(saved(tie_word_embeddings=True), tensors=lambda t: {n: v for n, v in t.items() if n != EMBED})
-    assert codes(examine(where)) == ["TB205"]
+    assert codes(diagnose(where)) == ["TB205"]
 
 
 @pytest.mark.parametrize(("flag", "code"), [(True, "TB301"), (False, "TB302")])
-def test_a_few_rows_trained_on_one_side(saved, flag, code):
+def test_a_few_rows_trained_on_one_side_are_found(saved, flag, code):
     def train_three_rows(tensors):
         head = tensors[EMBED].clone()
         head[-3:] += 0.5
         return {**tensors, HEAD: head}
 
     where = edit(saved(tie_word_embeddings=flag), tensors=train_three_rows)
-    diagnosis = examine(where)
+    diagnosis = diagnose(where)
     assert codes(diagnosis) == [code]
     assert "3 of 96 rows" in diagnosis.findings[0].evidence
 
 
-def test_copies_of_the_table_that_drifted_apart(tmp_path):
+def test_copies_of_the_embedding_that_drifted_are_found(tmp_path):
     embed = table()
-    tensors = {EMBED: embed, HEAD: table(1), "model.layers.1.embed_tokens.weight": embed + 0.01 * table(2), **TRUNK}
+    tensors = {EMBED: embed, HEAD: table(1), "model.layers.1.embed_tokens.weight": embed + 0.01 * table(2), **LAYERS}
     where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
-    assert codes(examine(where)) == ["TB303"]
+    assert codes(diagnose(where)) == ["TB303"]
     tensors["model.layers.1.embed_tokens.weight"] = embed
-    assert codes(examine(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))) == []
+    assert codes(diagnose(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))) == []
 
 
 def test_a_packed_head_on_a_tied_model(tmp_path):
@@ -188,10 +209,10 @@ def test_a_packed_head_on_a_tied_model(tmp_path):
         EMBED: table(),
         "lm_head.qweight": np.zeros((DIM // 8, VOCAB), np.int32),
         "lm_head.scales": np.ones((1, VOCAB), np.float16),
-        **TRUNK,
+        **LAYERS,
     }
     where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=True))
-    assert codes(examine(where)) == ["TB601"]
+    assert codes(diagnose(where)) == ["TB601"]
 
 
 def test_a_packed_head_on_an_untied_model_is_fine(tmp_path):
@@ -199,14 +220,14 @@ def test_a_packed_head_on_an_untied_model_is_fine(tmp_path):
         EMBED: table(),
         "lm_head.qweight": np.zeros((DIM // 8, VOCAB), np.int32),
         "lm_head.scales": np.ones((1, VOCAB), np.float16),
-        **TRUNK,
+        **LAYERS,
     }
     where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
-    assert codes(examine(where)) == []
+    assert codes(diagnose(where)) == []
 
 
 @pytest.mark.parametrize(("type_name", "expected"), [("Q4_0", ["TB602"]), ("Q8_0", []), ("F16", [])])
-def test_a_low_bit_table_that_doubles_as_the_head(tmp_path, type_name, expected):
+def test_a_low_bit_embedding_that_is_the_head_is_found(tmp_path, type_name, expected):
     gguf = pytest.importorskip("gguf")
     from gguf.quants import quantize
 
@@ -219,12 +240,27 @@ def test_a_low_bit_table_that_doubles_as_the_head(tmp_path, type_name, expected)
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert codes(examine(tmp_path / "m.gguf")) == expected
+    assert codes(diagnose(tmp_path / "m.gguf")) == expected
+
+
+def test_a_diagnosis_prints_its_verdict_first(saved):
+    where = saved(tie_word_embeddings=True)
+    assert str(diagnose(where)).splitlines()[0] == f"healthy: no findings · {where}"
+    broken = diagnose(edit(where, config={"tie_word_embeddings": False}))
+    assert str(broken).splitlines()[0] == f"1 error · {where}"
+    assert f"tiebeam doctor {where} --fix" in str(broken)
+    assert "TB102 error" in broken._repr_html_()
+
+
+def test_examine_is_an_alias_of_diagnose():
+    import tiebeam
+
+    assert tiebeam.examine is tiebeam.diagnose
 
 
 def test_findings_come_worst_first_and_as_json(saved):
     where = edit(saved(tie_word_embeddings=True), config={"tie_word_embeddings": False})
-    document = json.loads(json.dumps(examine(where).to_dict()))
+    document = json.loads(json.dumps(diagnose(where).to_dict()))
     (finding,) = document["findings"]
     assert finding["code"] == "TB102"
     assert finding["severity"] == "error"
@@ -256,14 +292,14 @@ def few_rows_differ():
         ({EMBED: table(0)}, {"tie_word_embeddings": True}, []),
     ],
 )
-def test_a_checkpoint_that_is_not_consolidated_is_judged_as_the_whole_one(tmp_path, tensors, config, expected):
+def test_a_sharded_checkpoint_has_the_findings_of_the_consolidated_one(tmp_path, tensors, config, expected):
     import torch.distributed.checkpoint as dcp
 
-    config, tensors = llama_config(**config), {**TRUNK, **tensors}
-    assert codes(examine(write_model(tmp_path / "whole", tensors, config))) == expected
+    config, tensors = llama_config(**config), {**LAYERS, **tensors}
+    assert codes(diagnose(write_model(tmp_path / "whole", tensors, config))) == expected
     state = {name: torch.tensor(values) for name, values in tensors.items()}
     dcp.save({"model": state}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     (tmp_path / "dcp" / "config.json").write_text(json.dumps(config))
-    found = examine(tmp_path / "dcp")
+    found = diagnose(tmp_path / "dcp")
     assert sorted(codes(found)) == sorted([*expected, "TB207"])
-    assert next(f for f in found.findings if f.code == "TB207").level == Severity.NOTE
+    assert next(f for f in found.findings if f.code == "TB207").severity is Severity.NOTE

@@ -1,0 +1,86 @@
+"""Diagnose a checkpoint: run every rule over its declaration, storage and values, and predict what loaders do.
+
+A healthy model has no finding above a note.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.doctor.examined import ExaminedCheckpoint
+from tiebeam.doctor.loaders import Prediction, predictions
+from tiebeam.doctor.rule import Finding, Names, Severity
+from tiebeam.doctor.rules import RULES
+from tiebeam.inspection import Report, inspect
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The report on a checkpoint, its findings (worst first), and what each loader will do."""
+
+    report: Report
+    findings: tuple[Finding, ...]
+    loaders: tuple[Prediction, ...]
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst finding; None if there is none."""
+        return self.findings[0].severity if self.findings else None
+
+    def __str__(self) -> str:
+        lines = [f"{verdict(self.findings)} · {self.report.model}", f"  {self.report.tie}: {self.report.tie.meaning}"]
+        lines += [f"  {line}" for finding in self.findings for line in str(finding).splitlines()]
+        lines += [f"  {p.loader}: {p.outcome} ({p.reason})" for p in self.loaders]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.report.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+            "loaders": [prediction.to_dict() for prediction in self.loaders],
+        }
+
+
+def diagnose(
+    source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None
+) -> Diagnosis:
+    """Everything the doctor can tell about a checkpoint.
+
+    `embed` and `head` name the tensors where the architecture is unknown.
+
+        >>> tiebeam.diagnose("merged").findings[0].code
+        'TB101'
+    """
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head))
+
+
+def diagnosis_of(checkpoint: Checkpoint, report: Report) -> Diagnosis:
+    """The diagnosis of a checkpoint that has been inspected already."""
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report), Names.of(report.model))
+    return Diagnosis(report, findings, predictions(report, checkpoint.config))
+
+
+def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:
+    """The findings of every rule of that kind, worst first."""
+    found = [f for rule in RULES.values() if rule.kind == kind for f in rule.findings(examined, names)]
+    return tuple(sorted(found, key=lambda finding: (finding.severity.order, finding.code)))
+
+
+def verdict(findings: tuple[Finding, ...]) -> str:
+    """One phrase: healthy, or how many findings of each severity."""
+    counts = [(sum(f.severity is severity for f in findings), severity) for severity in Severity]
+    said = [f"{count} {severity}{'s' if count > 1 else ''}" for count, severity in counts if count]
+    if not said:
+        return "healthy: no findings"
+    return ", ".join(said) if findings[0].severity is not Severity.NOTE else f"healthy: {said[0]}"
+
+
+examine = diagnose

@@ -1,0 +1,122 @@
+"""Fixes that lose nothing, as edits of a checkpoint. Everything the doctor needs from `surgery` is imported here.
+
+A fix that needs a decision (which of two matrices is right, how many rows the vocabulary has) is not applied by
+`doctor --fix`; its finding says what a person can do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tiebeam.doctor.examined import ExaminedCheckpoint, stored_state
+from tiebeam.doctor.rule import Finding
+
+if TYPE_CHECKING:
+    from tiebeam.doctor.diagnosis import Diagnosis
+    from tiebeam.inspection import Report
+    from tiebeam.surgery import Outcome, Plan
+    from tiebeam.surgery.cases import Case
+    from tiebeam.surgery.edits import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A change of a checkpoint that keeps every value: its name in reports, and the edit that makes it."""
+
+    name: str
+    edit: Callable[[Case], Edit]
+
+
+def _declare(case: Case, tied: bool) -> Edit:
+    from tiebeam.surgery.repairs import set_flag  # here and below: diagnose() needs no surgery
+
+    return set_flag(case, tied)
+
+
+def _declare_as_stored(case: Case) -> Edit:
+    """One matrix or two equal ones: tied. Two different ones: untied."""
+    return _declare(case, stored_state(case.report) in ("one", "head", "equal"))
+
+
+def _drop_head(case: Case) -> Edit:
+    from tiebeam.surgery.repairs import drop_followers, drop_head
+
+    return drop_head(case) | drop_followers(case) | _declare(case, True)
+
+
+def _drop_aliases(case: Case) -> Edit:
+    from tiebeam.surgery.repairs import drop_aliases
+
+    return drop_aliases(case)
+
+
+def _rename_head(case: Case) -> Edit:
+    from tiebeam.surgery.repairs import rename_head
+
+    return rename_head(case) | _drop_aliases(case) | _declare(case, True)
+
+
+DECLARE_TIED = Repair("declare tied", lambda case: _declare(case, True))
+DECLARE_UNTIED = Repair("declare untied", lambda case: _declare(case, False))
+AGREE_AT_EVERY_LEVEL = Repair("agree at every level", _declare_as_stored)
+WRITE_FLAG = Repair("write the flag out", _declare_as_stored)
+DROP_HEAD = Repair("drop the head", _drop_head)
+RENAME_HEAD = Repair("rename the head", _rename_head)
+DROP_ALIASES = Repair("drop the alias notes", _drop_aliases)
+
+
+@dataclass(frozen=True, slots=True)
+class FixPlan:
+    """What `doctor --fix` would change. `plan` is None if nothing can be fixed without a decision; `left` are the
+    findings that need one."""
+
+    diagnosis: Diagnosis
+    plan: Plan | None
+    left: tuple[Finding, ...]
+
+    def write(self, out: str | os.PathLike[str], *, force: bool = False) -> Outcome:
+        """Write the fixed model to `out`; `force` replaces a model that is there."""
+        from tiebeam.surgery import How, carry_out
+
+        assert self.plan is not None, "nothing to write"
+        return carry_out(self.plan, out, How(force=force))
+
+
+def plan_fix(source: str | os.PathLike[str]) -> FixPlan:
+    """Plan every fix that keeps all values; nothing is written."""
+    from tiebeam.doctor.diagnosis import diagnosis_of
+    from tiebeam.doctor.rules import RULES
+    from tiebeam.surgery import Plan, open_case
+    from tiebeam.surgery.edits import Edit
+
+    case = open_case(source, target=source if os.fspath(source).endswith(".gguf") else None)  # a GGUF stays one
+    diagnosis = diagnosis_of(case.checkpoint, case.report)
+    examined = ExaminedCheckpoint(case.checkpoint, case.report)
+    edit = Edit()
+    for code in dict.fromkeys(finding.code for finding in diagnosis.findings):
+        repair = RULES[code].fix(examined)
+        if repair is not None:
+            edit = edit | repair.edit(case)
+    left = tuple(finding for finding in diagnosis.findings if finding.repair is None)
+    if not edit:
+        return FixPlan(diagnosis, None, left)
+    # Not exact: where loaders disagreed, or started a head at random, there are no logits to keep.
+    plan = Plan("doctor --fix", case, edit, _expect_only({finding.code for finding in left}), exact=False)
+    return FixPlan(diagnosis, plan, left)
+
+
+def _expect_only(left: set[str]) -> Callable[[Report], str | None]:
+    """A check of the result: it has no findings but those of `left`."""
+
+    def expect(report: Report) -> str | None:
+        from tiebeam.checkpoint import open_checkpoint
+        from tiebeam.doctor.diagnosis import diagnosis_of
+
+        findings = diagnosis_of(open_checkpoint(report.model), report).findings
+        remaining = {finding.code for finding in findings} - left
+        return f"the fixed model still has {', '.join(sorted(remaining))}" if remaining else None
+
+    return expect

@@ -1,0 +1,170 @@
+"""Rule and Finding: what the doctor can find, and what it found in one model.
+
+A rule is one file in doctor/rules/. It holds the text of a finding, the check that raises it, the fix, and a
+function that builds a tiny example which has the finding. A code keeps its meaning once it is published:
+TB1xx declaration · TB2xx storage · TB3xx values · TB4xx adapters · TB5xx models in memory · TB6xx quantization.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiebeam.doctor.fix import Repair
+
+
+class Severity(StrEnum):
+    """error: some loader gets a wrong model. warning: a likely problem. note: good to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+    @property
+    def order(self) -> int:
+        """Worst first."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a fix calls the files of this model, quoted for a shell; the defaults are what the docs print."""
+
+    model: str = "MODEL"
+    out: str = "DST"
+    base: str = "BASE"
+    rows: str = "ROWS"
+
+    @classmethod
+    def of(cls, model: str, base: str | None = None) -> Names:
+        """Names for the checkpoint (or adapter) at `model`, with an output beside it."""
+        target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
+        suffix = target.suffix if target.suffix in (".gguf", ".safetensors") else ""
+        name = f"{target.name.removesuffix(suffix)}-{'untied' if base else 'fixed'}{suffix}"
+        out = Path(target).with_name(name) if "://" not in (base or model) else PurePath(name)
+        return cls(shlex.quote(model), shlex.quote(str(out)), shlex.quote(base or "BASE"))
+
+    @property
+    def fix(self) -> str:
+        """The command that applies every fix that loses nothing."""
+        return f"tiebeam doctor {self.model} --fix --out {self.out}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One way to fix a finding: a sentence without its full stop, and the command or the Python that does it."""
+
+    text: str
+    command: str = ""
+    python: str = ""
+
+    def __str__(self) -> str:
+        code = self.command or self.python
+        return f"{self.text}: `{code}`." if code else f"{self.text}."
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why a check raises its finding here. `severity` only where it differs from the rule's."""
+
+    text: str
+    severity: Severity | None = None
+    rows: int | None = None
+    """The row count that the fix mentions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding on one model. `steps` are its fixes with this model's paths filled in; `repair` is the name of the
+    change that `doctor --fix` applies, None where a person has to decide."""
+
+    code: str
+    severity: Severity
+    title: str
+    evidence: str
+    cause: str
+    steps: tuple[Step, ...]
+    repair: str | None = None
+
+    @property
+    def fix(self) -> str:
+        return " ".join(map(str, self.steps))
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.severity}: {self.title}\n  {self.evidence}\n  fix: {self.fix}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "severity": str(self.severity),
+            "title": self.title,
+            "evidence": self.evidence,
+            "cause": self.cause,
+            "fix": self.fix,
+            "repair": self.repair,
+            "commands": [step.command for step in self.steps if step.command],
+        }
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`check` reads an examined checkpoint, adapter or module (see examined.py) and yields evidence. `fix` returns the
+    change that `doctor --fix` makes, or None. `steps` says what a person can do. `example` builds a tiny case: it
+    writes a checkpoint or an adapter into the directory and returns its path, or returns a LiveExample."""
+
+    code: str
+    severity: Severity
+    title: str
+    symptoms: str
+    cause: str
+    detection: str
+    check: Callable[[Any], Iterable[Evidence]]
+    steps: Callable[[Names], tuple[Step, ...]]
+    example: Callable[[Path], Any]
+    fix: Callable[[Any], Repair | None] = field(default=lambda examined: None)
+    seen_in: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What it examines: a checkpoint, an adapter or a module."""
+        return {"4": "adapter", "5": "module"}.get(self.code[2], "checkpoint")
+
+    def findings(self, examined: Any, names: Names) -> Iterable[Finding]:
+        """Every finding of this rule on `examined`."""
+        for evidence in self.check(examined):
+            at = names if evidence.rows is None else replace(names, rows=str(evidence.rows))
+            repair = self.fix(examined)
+            yield Finding(
+                code=self.code,
+                severity=evidence.severity or self.severity,
+                title=self.title,
+                evidence=evidence.text,
+                cause=self.cause,
+                steps=self.steps(at),
+                repair=repair.name if repair else None,
+            )
+
+    def page(self) -> str:
+        """The page of this finding in docs/findings, in Markdown."""
+        fixes = []
+        for step in self.steps(Names()):
+            code = step.command or step.python
+            language = "sh" if step.command else "python"
+            fixes.append(f"{step.text}:\n\n```{language}\n{code}\n```" if code else f"{step.text}.")
+        parts = [
+            f"# {self.code}: {self.title}",
+            f"Severity: {self.severity}",
+            f"## Symptoms\n\n{self.symptoms}",
+            f"## Cause\n\n{self.cause}",
+            "## Fix",
+            *fixes,
+            f"## How it is detected\n\n{self.detection}",
+        ]
+        if self.seen_in:
+            parts.append(f"## Seen in\n\n{', '.join(self.seen_in)}")
+        return "\n\n".join(parts) + "\n"

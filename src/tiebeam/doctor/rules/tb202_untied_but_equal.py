@@ -1,0 +1,41 @@
+"""TB202: declared untied, and the two matrices are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiebeam.doctor.examined import ExaminedCheckpoint
+from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.doctor.rules.tb201_redundant_head import repeated
+from tiebeam.pair import Tie
+
+
+def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
+    if model.tie is Tie.TWIN and model.pair.declared is False:
+        yield Evidence(repeated(model))
+
+
+def steps(at: Names) -> tuple[Step, ...]:
+    return (
+        Step("If you are about to train it untied, nothing needs a fix"),
+        Step("Otherwise tie it; this saves one matrix and changes no value", f"tiebeam tie {at.model} {at.out}"),
+    )
+
+
+def example(directory: Path) -> Path:
+    return write_llama(directory, {EMBED: matrix(0), HEAD: matrix(0)}, tie_word_embeddings=False)
+
+
+RULE = Rule(
+    code="TB202",
+    severity=Severity.NOTE,
+    title="declared untied, and the two matrices are equal",
+    symptoms="The parameter count is one matrix higher than that of other models of the family.",
+    cause="The model was just untied, or its head was initialized from the embedding and never trained.",
+    detection="Both matrices are stored, their values are equal, and the config declares untied.",
+    check=check,
+    steps=steps,
+    example=example,
+)

@@ -1,0 +1,48 @@
+"""TB204: the embedding and the head have different numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiebeam.doctor.examined import ExaminedCheckpoint
+from tiebeam.doctor.examples import EMBED, HEAD, VOCAB, matrix, write_llama
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+
+
+def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
+    if model.rows_differ:
+        embed, head = model.pair.embed, model.pair.head
+        assert embed
+        assert head
+        yield Evidence(f"{embed.name} has {embed.rows:,} rows, {head.name} has {head.rows:,}")
+
+
+def steps(at: Names) -> tuple[Step, ...]:
+    return (
+        Step("Decide which vocabulary is right"),
+        Step("If the extra rows were never trained, cut them"),
+        Step(
+            "If they were trained, the other matrix needs them too: load the model with transformers, then",
+            python="model.resize_token_embeddings(len(tokenizer))",
+        ),
+    )
+
+
+def example(directory: Path) -> Path:
+    return write_llama(directory, {EMBED: matrix(0, VOCAB + 2), HEAD: matrix(1)}, tie_word_embeddings=False)
+
+
+RULE = Rule(
+    code="TB204",
+    severity=Severity.ERROR,
+    title="the embedding and the head have different numbers of rows",
+    symptoms="RuntimeError: size mismatch on load, or new tokens that the model reads but never writes.",
+    cause="The vocabulary was resized on one side only, usually by adding tokens to the embedding of a wrapped or "
+    "partly loaded model.",
+    detection="Both matrices are stored unpacked and their first dimensions differ.",
+    check=check,
+    steps=steps,
+    example=example,
+    seen_in=("LlamaFactory#6749", "peft#1750"),
+)
