@@ -23,7 +23,7 @@ from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.surgery import tie, untie
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(inspection.__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(inspection.__file__).parents[2])}
 TREES = ["fsdp2", "columns", "checkpoint-7", "hf", "dtensors", "sharded", "column_files"]
 ONE_STORAGE = ("dtensors",)  # torch.save keeps the alias in each process's file; DCP and FSDP1 write both names
 
