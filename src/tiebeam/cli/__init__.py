@@ -151,6 +151,9 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except TiebeamError as error:
+        from tiebeam.cli.progress import close_all
+
+        close_all()
         verb = next((argument for argument in arguments if argument in VERBS), "")
         command = tiebeam.get_command(click.Context(tiebeam), verb)
         click.echo(f"tiebeam: {to_options(str(error), command)}", err=True)

@@ -11,6 +11,7 @@ Every verb uses this one class. It is a callback (stage, done, total), and a con
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
@@ -98,11 +99,13 @@ class Progress:
             if self._live is not None:
                 self._live.stop()
                 self._live = None
+                _showing.remove(self)
 
     def _show(self, stage: str, done: int, total: int, unit: str, detail: str, label: str | None = None) -> None:
         if self._live is None:
             self._live = _live_display()
             self._live.start()
+            _showing.append(self)
         if self._stage not in ("", stage):
             self._remove(self._stage)
         fields: dict[str, Any] = {
@@ -146,6 +149,16 @@ class Progress:
     def _write(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+_showing: list[Progress] = []
+
+
+@atexit.register
+def close_all() -> None:
+    """Clear every display: before an error message, and at exit, because a live display hides the cursor."""
+    for progress in list(_showing):
+        progress.close()
 
 
 def _live_display() -> Live:
