@@ -57,7 +57,7 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
     for finding in diagnosis.findings:
         console.print(render.wrapped(f"{finding.code} {finding.level}: {finding.about.title}", console.width))
     if diagnosis.findings:
-        console.print(f"  more: tiebeam doctor {diagnosis.report.model}")
+        console.print(f"  next: tiebeam doctor {diagnosis.report.model}")
 
 
 def title(report: Report) -> str:

@@ -38,7 +38,7 @@ def inspect(
     tensors if the architecture is unknown or the guess is wrong.
 
     >>> import tiebeam
-    >>> report = tiebeam.inspect("tied-model")
+    >>> report = tiebeam.inspect("tied")
     >>> report.tied, report.declared, report.tie
     (True, True, <Tie.SHARED: 'shared'>)
     >>> report.params.total < report.params.untied_total
