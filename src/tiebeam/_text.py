@@ -1,7 +1,8 @@
 """Text layout for reports: aligned columns, proportional bars, wrapped paragraphs.
 
 Lines are rich `Text`: the CLI prints them in colour, `str(report)` takes their plain text. rich is imported on use.
-Blue is tied and green untied. Both are healthy, so neither is yellow or red, and no report relies on colour alone.
+Comparisons draw tied in blue and untied in orange, as the studio does. A model's state is blue if tied, green if untied:
+both are healthy, so neither is yellow or red. No report relies on colour alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 TIED = "#2a86c8"
-UNTIED = "#009e73"
+UNTIED = "#d55e00"
+UNTIED_STATE = "#009e73"
 WARNING, ERROR = "bold yellow", "bold red"
 FAINT = "bright_black"
 TRUNK, TABLE, SECOND_TABLE = "█", "░", "▒"
@@ -22,8 +24,8 @@ BAR_WIDTH = 43  # cells; with its label a bar stays within 60 columns
 
 
 def accent(tied: bool) -> str:
-    """The colour of a tied or an untied model."""
-    return TIED if tied else UNTIED
+    """The colour of a model's state, tied or untied."""
+    return TIED if tied else UNTIED_STATE
 
 
 def styled(*parts: str | Text | tuple[str, str]) -> Text:

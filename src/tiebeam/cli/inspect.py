@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from tiebeam.cli import render
+from tiebeam.cli import render, to_options
 from tiebeam.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -52,12 +53,13 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
         render.emit_json(document)
         return
     console = render.console()
-    for line in diagnosis.report.lines(console.width):
+    report = replace(diagnosis.report, notes=tuple(to_options(note, command) for note in diagnosis.report.notes))
+    for line in report.lines(console.width):
         console.print(line)
     for finding in diagnosis.findings:
         console.print(render.wrapped(f"{finding.code} {finding.level}: {finding.about.title}", console.width))
     if diagnosis.findings:
-        console.print(f"  next: tiebeam doctor {diagnosis.report.model}")
+        console.print(f"  next: tiebeam doctor {report.model}")
 
 
 def title(report: Report) -> str:

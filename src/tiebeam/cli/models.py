@@ -118,9 +118,9 @@ def _show(models: list[KnownModel], console: Console, details: bool, summary: bo
         render.styled(
             (f"{len(models)} known model{s}", "bold"),
             ": ",
-            (f"{ties} tie{'s' if ties == 1 else ''}", render.TIED),
+            (f"{ties} tie{'s' if ties == 1 else ''}", render.accent(True)),
             ", ",
-            (f"{len(models) - ties} {'does' if len(models) - ties == 1 else 'do'} not", render.UNTIED),
+            (f"{len(models) - ties} {'does' if len(models) - ties == 1 else 'do'} not", render.accent(False)),
         )
     )
     header, *lines = _rows(models, console.width, with_sources=not details)

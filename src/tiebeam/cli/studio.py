@@ -38,7 +38,7 @@ def command(sources: tuple[str, ...], port: int | None, root: Path | None, no_op
         if sources or root or port is not None:
             raise BadRequest("--export writes only the lesson and the calculator; leave out models, --root and --port")
         written = export(target)
-        click.echo(f"wrote {len(written)} files to {target}; view it with: python -m http.server -d {target}")
+        click.echo(f"{len(written)} files in {target}; view it with: python -m http.server -d {target}")
         return
     from tiebeam.studio.model_list import Shelf
     from tiebeam.studio.server import serve

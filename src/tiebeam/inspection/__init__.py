@@ -82,7 +82,9 @@ def inspect(
         encoder=found.has_head_by_design is False,
     )
     if checkpoint.format == "dcp" and pair.tie is Tie.TWIN:
-        notes.append("DCP writes a matrix once per name: a tied model looks like this until it is consolidated")
+        notes.append(
+            "DCP writes a matrix once for each of its names: a tied model looks like this until it is consolidated"
+        )
     return Report(
         model=checkpoint.source,
         format=checkpoint.format,
@@ -120,7 +122,7 @@ def _compare_stored(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
     except NumbersNotRead as error:
         shapes = " and ".join(f"{name} {list(checkpoint.tensors[name].shape)}" for name in (embed, head))
         raise UnreadableInput(
-            f"{checkpoint.source} names both {shapes}, but their numbers could not be compared: {error}"
+            f"{checkpoint.source} names both {shapes}, but whether they are equal is not known: {error}"
         ) from None
 
 

@@ -25,8 +25,8 @@ _FORMATS = {
     "module": "nn.Module",
 }
 _STYLES = {
-    Tie.SHARED: _text.TIED,
-    Tie.UNTIED: _text.UNTIED,
+    Tie.SHARED: _text.accent(True),
+    Tie.UNTIED: _text.accent(False),
     Tie.NONE: _text.FAINT,
     Tie.TWIN: _text.WARNING,
     Tie.SWAPPED: _text.WARNING,

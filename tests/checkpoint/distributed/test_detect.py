@@ -262,7 +262,7 @@ def test_doctor_fix_drops_the_copy_that_dcp_wrote(spread: Path, tmp_path: Path) 
 
 def test_the_command_line_names_the_kind(spread: Path) -> None:
     done = tiebeam("inspect", spread / "untied" / "fsdp2")
-    assert done.stdout.splitlines()[0].startswith("fsdp2 · llama · PyTorch DCP · ")
+    assert done.stdout.splitlines()[0].startswith("● untied  fsdp2 · llama · PyTorch DCP · ")
     document = json.loads(tiebeam("inspect", spread / "untied" / "hf", "--json").stdout)
     assert (document["format"], document["tie"], document["embed"]["shape"]) == ("dcp", "untied", [VOCAB, 8])
 
