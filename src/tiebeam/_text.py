@@ -1,8 +1,8 @@
 """Text layout for reports: aligned columns, proportional bars, wrapped paragraphs.
 
 Lines are rich `Text`: the CLI prints them in colour, `str(report)` takes their plain text. rich is imported on use.
-Comparisons draw tied in blue and untied in orange, as the studio does. A model's state is blue if tied, green if untied:
-both are healthy, so neither is yellow or red. No report relies on colour alone.
+Comparisons draw tied in blue and untied in orange. A model's state is blue (tied) or green (untied).
+Both are healthy, so neither is yellow or red. No report relies on colour alone.
 """
 
 from __future__ import annotations
