@@ -4,7 +4,7 @@ python bench/distributed.py [--quick] [--json]
 
 "table and Adam" is the bytes of the tensors that a rank keeps between steps: weights and both moments. "peak" is the
 growth of its resident memory over building and two steps, so gradients, gathered tables, logits and buffers are in it.
-Bytes sent are what a process wrote to its sockets in one step (/proc/self/io), against tiebeam.traffic's arithmetic.
+Bytes sent are what a process wrote to its sockets in one step (/proc/self/io), against tiebeam.budget's arithmetic.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from _common import Row, main, row
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tiebeam.budget import communication_volume
 from tiebeam.corpus import build_corpus
 from tiebeam.nn import ShardedEmbedding, TiedEmbedding, keep_from_ddp
-from tiebeam.traffic import exchanged
 
 CORES = 2
 TABLE, QUICK_TABLE = (50257, 768, 512), (50257, 512, 256)  # vocabulary, width, tokens of all ranks
@@ -147,7 +147,9 @@ def memory_and_byte_rows(quick: bool) -> Iterator[Row]:
                 held, peak = ((found[key] / one[tied][key]) for key in ("held", "peak"))
                 yield row(f"{label}, {name}: table and Adam", held, "one process", "<= 1.0" if side == "ddp" else share)
                 yield row(f"{label}, {name}: peak", peak, "one process", share if side == "rows" else "<= 1.25")
-                formula = getattr(getattr(exchanged(vocab, dim, ranks, tokens // ranks), _FORMULA[side]), word)
+                formula = getattr(
+                    getattr(communication_volume(vocab, dim, ranks, tokens // ranks), _FORMULA[side]), word
+                )
                 against = f"the formula's {formula / 1e6:.1f} MB"
                 yield row(f"{label}, {name}: bytes sent", found["sent"] / formula, against, _BYTES[side])
 

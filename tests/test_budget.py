@@ -1,5 +1,6 @@
-"""What the pair costs, exactly, and how numbers are read and written."""
+"""Parameters and bytes of the pair, exactly, and how numbers are parsed and written."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ def test_gpt_3_matrix():
     assert price(50257, 12288).matrix == 617_558_016
 
 
-def test_tinyllama_saves_65_million_not_300():
+def test_tinyllama_saves_one_matrix():
     budget = price(32000, 2048, 968_976_384)
     assert (budget.untied_total, budget.tied_total, budget.saved) == (1_100_048_384, 1_034_512_384, 65_536_000)
 
@@ -75,16 +76,41 @@ def test_to_dict_prices_one_matrix():
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
-    [((0, 1), "vocabulary is 0"), ((1, 0), "width is 0"), ((1, 1, -1), "trunk has -1")],
+    [
+        ((0, 1), "vocab must be at least 1, not 0"),
+        ((1, 0), "dim must be at least 1, not 0"),
+        ((1, 1, -1), "trunk must be at least 0, not -1"),
+        (("a", 1), r"vocab must be an integer, not 'a' \(str\)"),
+        ((1, 2.5), r"dim must be an integer, not 2\.5 \(float\)"),
+    ],
 )
-def test_impossible_sizes_are_refused(arguments, names):
+def test_impossible_sizes_are_rejected_in_a_sentence(arguments, names):
     with pytest.raises(BadRequest, match=names):
         price(*arguments)
 
 
-def test_the_public_names_are_these():
+def test_public_names():
     assert tiebeam.price is price
     assert isinstance(tiebeam.price(1, 1), tiebeam.Budget)
+
+
+def test_numpy_integers_are_accepted():
+    budget = price(np.int64(100), np.int32(10))
+    assert budget.matrix == 1000
+    assert type(budget.vocab) is int
+
+
+def test_str_starts_with_the_verdict_and_uses_plain_terms():
+    first, *rest = str(price(50257, 768, 85_842_432)).splitlines()
+    assert first == "Tying saves 38.6M parameters, 23.7% of the untied model (50,257 x 768 each)"
+    assert rest[1].split() == ["non-embedding", "85.8M", "85.8M"]
+    assert str(price(10, 10)).startswith("Tying saves 100 parameters (10 x 10 each)")
+
+
+def test_html_has_the_same_rows_as_the_text():
+    budget = price(50257, 768, 85_842_432)
+    html = budget._repr_html_()
+    assert all(f">{cell}<" in html for row in budget.rows() for cell in row if cell)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +144,13 @@ def test_counts_as_people_write_them(text, count):
     ["", "k", "-5", "3,2B", "5,25,7", ",500", "1__0", "_1", "1.", ".5B", "1e", "1e-3", "1e9M", "0x10", "٣", "3 2", "7G",
      "1B B", "NaN", "inf", "9" * 41],
 )  # fmt: skip
-def test_what_is_not_a_count_is_refused_in_one_sentence(text):
+def test_malformed_counts_are_rejected_in_one_sentence(text):
     with pytest.raises(BadRequest, match="is not a count; write it like") as refused:
         parse_count(text)
     assert "\n" not in str(refused.value)
 
 
-def test_a_fraction_of_a_parameter_is_refused():
+def test_fractional_counts_are_rejected():
     with pytest.raises(BadRequest, match=r"'3\.2' is not a whole number; did you mean 3\.2B or 3\.2M\?"):
         parse_count("3.2")
     with pytest.raises(BadRequest, match="not a whole number"):
@@ -132,20 +158,20 @@ def test_a_fraction_of_a_parameter_is_refused():
 
 
 @pytest.mark.parametrize("text", ["1e99", "9999999999999T", "9" * 40])
-def test_a_count_beyond_any_model_is_refused(text):
+def test_absurdly_large_counts_are_rejected(text):
     with pytest.raises(BadRequest, match="quintillion"):
         parse_count(text)
 
 
 @given(st.integers(0, LARGEST_COUNT // 10**9))
-def test_every_exact_way_to_write_a_count_reads_back(count):
+def test_every_exact_notation_parses_back(count):
     assert [parse_count(text) for text in (str(count), f"{count:,}", f"{count:_}")] == [count] * 3
     assert [parse_count(f"{count}{unit}") for unit in "kMB"] == [count * 10**power for power in (3, 6, 9)]
     assert parse_count(f"{count // 1000}.{count % 1000:03d}B") == count * 10**6
 
 
 @given(st.integers(0, 10**15))
-def test_the_short_form_reads_back_to_within_its_last_digit(count):
+def test_short_form_parses_back_to_its_last_digit(count):
     step = 1 if count < 10_000 else 10 ** (2 if count < 10**6 else 5 if count < 10**9 else 7 if count < 10**12 else 10)
     assert abs(parse_count(human(count)) - count) <= step
 

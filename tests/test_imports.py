@@ -1,7 +1,9 @@
-"""Light stays light: what the common paths may not import, and that the public names exist."""
+"""What the common paths may not import, and the public names of the package."""
 
+import inspect
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,24 +32,62 @@ def modules_after(*arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     assert not modules_after("--help") & {*HEAVY, "numpy", "rich"}
 
 
-def test_inspect_imports_nothing_heavy(tmp_path):
+def test_inspect_imports_nothing_heavy(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
     where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
     assert not modules_after("inspect", str(where)) & set(HEAVY)
 
 
 @pytest.mark.parametrize("name", tiebeam.__all__)
-def test_public_name_exists(name):
+def test_public_name_exists(name: str) -> None:
     assert getattr(tiebeam, name) is not None
 
 
-def test_importing_the_package_imports_no_room():
+def test_documented_names_are_public() -> None:
+    functions = {"inspect", "diagnose", "examine", "tie", "untie", "price", "count_parameters", "is_tied", "tie_",
+                 "untie_", "guard", "assert_saved", "Lens", "Decoder"}  # fmt: skip
+    modules = {"nn", "train", "lens", "compare", "catalog", "checkpoint", "surgery", "doctor", "corpus", "budget"}
+    assert functions | modules <= set(tiebeam.__all__)
+    assert set(dir(tiebeam)) == set(tiebeam.__all__)
+
+
+def test_no_name_is_both_a_function_and_a_submodule() -> None:
+    submodules = {module.name for module in pkgutil.iter_modules(tiebeam.__path__)}
+    for name in tiebeam.__all__:
+        assert inspect.ismodule(getattr(tiebeam, name)) == (name in submodules), name
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'tiebeam' has no attribute 'nothing'"):
+        _ = tiebeam.nothing
+
+
+def in_a_fresh_interpreter(program: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", "import tiebeam, sys; print([m for m in sys.modules if m.startswith('tiebeam.')])"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SRC}, check=True,
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8"}, check=True,
     )  # fmt: skip
-    assert done.stdout.strip() == "['tiebeam._version']"
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    program = "import tiebeam, sys; print([m for m in sys.modules if m.startswith('tiebeam.')], 'numpy' in sys.modules)"
+    assert in_a_fresh_interpreter(program) == "['tiebeam._version'] False"
+
+
+def test_submodules_are_attributes_without_importing_them(tmp_path: Path) -> None:
+    where = write_model(tmp_path / "m", {"model.embed_tokens.weight": table()}, llama_config(tie_word_embeddings=True))
+    program = "import sys, tiebeam; tiebeam.nn.TiedEmbedding; print(tiebeam.inspect(sys.argv[1]))"
+    assert in_a_fresh_interpreter(program, str(where)).startswith("● shared  m · llama · safetensors")
+
+
+def test_listing_and_pricing_import_neither_numpy_nor_torch() -> None:
+    program = (
+        "import sys, tiebeam; dir(tiebeam); tiebeam.price(10, 10); tiebeam.catalog.find('gpt2')\n"
+        "print({'numpy', 'torch', 'rich'} & set(sys.modules))"
+    )
+    assert in_a_fresh_interpreter(program) == "set()"

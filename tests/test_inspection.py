@@ -1,9 +1,10 @@
-"""The report: the tie, the names and the counts of tiny real checkpoints in all seven states."""
+"""inspect: state, names and counts of tiny real checkpoints in all seven states, and of torch modules."""
 
 import json
 
 import numpy as np
 import pytest
+import torch
 
 import tiebeam
 from helpers.building import DIM, VOCAB, llama_config, table, write_model, write_sharded
@@ -36,7 +37,8 @@ def test_tie_and_counts_in_every_state(tmp_path, declared, embed, head, tie, tot
         tensors[HEAD] = table(head)
     report = tiebeam.inspect(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=declared)))
     assert report.tie is tie
-    assert report.pair.declared is declared
+    assert report.pair.declared is report.declared is declared
+    assert report.tied is (total == TRUNK_PARAMS + MATRIX)
     assert report.pair.declared_by == "config.json: tie_word_embeddings"
     params = report.params
     assert params.total == total
@@ -80,7 +82,7 @@ def test_naming_one_shard_opens_the_whole_set(tmp_path):
     assert tiebeam.inspect(where / "model-00001-of-00002.safetensors").tie is Tie.UNTIED
 
 
-def test_alias_notes_of_save_model_are_told(tmp_path):
+def test_aliases_written_by_save_model_are_noted(tmp_path):
     import torch
     from safetensors.torch import save_model
 
@@ -114,39 +116,39 @@ def test_matching_shapes_are_not_a_tie(tmp_path):
     assert report.tie is Tie.NONE
 
 
-def test_half_a_pair_with_several_candidates_for_the_rest_is_no_verdict(tmp_path):
+def test_one_matrix_with_several_candidates_for_the_other_gives_no_verdict(tmp_path):
     tensors = {"enc_emb": table(0), "dec_emb": table(1), "fc_w": table(2)}
     report = tiebeam.inspect(write_model(tmp_path / "m", tensors, None))
     assert report.tie is Tie.NONE
     assert any("embed and head" in note for note in report.notes)
 
 
-def test_the_user_may_name_the_pair(tmp_path):
+def test_embed_and_head_can_be_named(tmp_path):
     where = write_model(tmp_path / "m", {"left.table": table(0), "right.table": table(1)}, None)
     report = tiebeam.inspect(where, embed="left.table", head="right.table")
     assert report.tie is Tie.UNTIED
     assert not report.guessed
 
 
-def test_a_wrong_name_is_answered_with_the_near_ones(tmp_path):
+def test_wrong_name_suggests_similar_ones(tmp_path):
     where = write_model(tmp_path / "m", {"left.table": table(0)}, None)
     with pytest.raises(BadRequest, match=r"left\.table"):
         tiebeam.inspect(where, embed="left.tabel")
 
 
-def test_a_vocabulary_that_contradicts_the_table_is_refused(tmp_path):
+def test_vocab_size_that_contradicts_the_rows_is_an_error(tmp_path):
     where = write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=5000))
     with pytest.raises(UnreadableInput, match="5,000"):
         tiebeam.inspect(where)
 
 
-def test_a_few_rows_of_padding_are_told_and_accepted(tmp_path):
+def test_padding_rows_are_accepted_and_noted(tmp_path):
     where = write_model(
         tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=VOCAB - 3, tie_word_embeddings=True)
     )
     report = tiebeam.inspect(where)
     assert report.tie is Tie.SHARED
-    assert any("3 of padding" in note for note in report.notes)
+    assert any("3 rows of padding" in note for note in report.notes)
 
 
 def test_the_report_is_one_json_document(tmp_path):
@@ -160,7 +162,106 @@ def test_the_report_is_one_json_document(tmp_path):
     assert document["difference"]["rows_differing"] == VOCAB
 
 
-def test_a_table_without_rows_does_not_divide_by_zero(tmp_path):
+def test_empty_matrices_do_not_divide_by_zero(tmp_path):
     empty = np.zeros((0, DIM), np.float32)
     report = tiebeam.inspect(write_model(tmp_path / "m", {EMBED: empty, HEAD: empty}, None), embed=EMBED, head=HEAD)
     assert report.params.head_share == 0
+
+
+class LanguageModel(torch.nn.Module):
+    def __init__(self, tied: bool, config: object = None, device: str = "cpu") -> None:
+        super().__init__()
+        self.model = torch.nn.Module()
+        self.model.embed_tokens = torch.nn.Embedding(VOCAB, DIM, device=device)
+        self.model.norm = torch.nn.LayerNorm(DIM, bias=False, device=device)
+        self.lm_head = torch.nn.Linear(DIM, VOCAB, bias=False, device=device)
+        if tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.config = config
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tied_module_is_shared(device):
+    report = tiebeam.inspect(LanguageModel(tied=True, device=device))
+    assert (report.tie, report.tied, report.declared, report.format) == (Tie.SHARED, True, None, "module")
+    assert (report.params.total, report.params.stored, report.nbytes) == (
+        MATRIX + DIM,
+        MATRIX + DIM,
+        4 * (MATRIX + DIM),
+    )
+    assert (report.pair.embed.name, report.pair.head.name) == (EMBED, HEAD)
+
+
+def test_untied_module_and_its_difference():
+    report = tiebeam.inspect(LanguageModel(tied=False, config=llama_config(tie_word_embeddings=False)))
+    assert (report.tie, report.tied, report.declared) == (Tie.UNTIED, False, False)
+    assert (report.difference.rows, report.difference.rows_differing) == (VOCAB, VOCAB)
+    assert report.params.total == 2 * MATRIX + DIM
+
+
+def test_module_with_equal_copies_is_a_twin_and_one_changed_row_makes_it_torn():
+    model = LanguageModel(tied=False, config=llama_config(tie_word_embeddings=True))
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.model.embed_tokens.weight)
+        assert tiebeam.inspect(model).tie is Tie.TWIN
+        model.lm_head.weight[3] += 0.5
+    report = tiebeam.inspect(model)
+    assert report.tie is Tie.TORN
+    assert report.difference.rows_differing == 1
+    assert report.difference.largest == pytest.approx(0.5)
+
+
+def test_two_parameters_over_one_storage_are_shared():
+    model = LanguageModel(tied=False)
+    model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.data)
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    report = tiebeam.inspect(model)
+    assert (report.tie, report.params.total) == (Tie.SHARED, MATRIX + DIM)
+
+
+def test_wrapped_module_is_reported_under_its_own_names():
+    model = LanguageModel(tied=True, config=llama_config(tie_word_embeddings=True))
+    report = tiebeam.inspect(torch.compile(model))
+    assert (report.pair.embed.name, report.declared, report.architecture) == (EMBED, True, "llama")
+
+
+def test_module_report_matches_its_checkpoint(tmp_path):
+    for tied in (True, False):
+        config = llama_config(tie_word_embeddings=tied)
+        model = LanguageModel(tied, config)
+        arrays = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+        stored = tiebeam.inspect(write_model(tmp_path / str(tied), arrays, config))
+        assert tiebeam.inspect(model).params == stored.params
+
+
+def test_untied_meta_module_cannot_be_compared():
+    with pytest.raises(BadRequest, match="is on the meta device"):
+        tiebeam.inspect(LanguageModel(tied=False, device="meta"))
+
+
+@pytest.mark.parametrize("source", [5, None, ["a"], b"path"])
+def test_wrong_source_type_is_a_sentence(source):
+    with pytest.raises(BadRequest, match=r"source must be a path, a Hub id, a Checkpoint or a torch nn\.Module, not "):
+        tiebeam.inspect(source)
+
+
+def test_str_of_a_report(tmp_path):
+    where = write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(tie_word_embeddings=True))
+    assert str(tiebeam.inspect(where)).splitlines() == [
+        "● shared  m · llama · safetensors · 2.1 kB",
+        "  declared tied (config.json: tie_word_embeddings) · stored once",
+        "  embedding      model.embed_tokens.weight  40 x 8  F32  1.3 kB",
+        "  LM head        the same tensor",
+        "  non-embedding     136  █████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
+        "  vocabulary        320, shared (640 if untied)",
+        "  total             456, tying saves 320 (41.2% of the untied model)",
+    ]
+
+
+def test_html_of_a_report_is_escaped(tmp_path):
+    name = "<script>alert(1)</script>"
+    where = write_model(tmp_path / "m", {name: table(0), "b": table(1)}, None)
+    html = tiebeam.inspect(where, embed=name, head="b")._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "<table>" in html

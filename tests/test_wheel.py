@@ -1,4 +1,4 @@
-"""What people install: the wheel, in a clean environment, without torch and without the extras."""
+"""The wheel in a clean environment, without torch and without the extras."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def test_inspect_works_from_the_wheel_without_torch_or_extras(clean_environment,
 
 
 @pytest.mark.xdist_group("wheel")
-def test_gguf_without_the_extra_says_how_to_get_it(clean_environment, tmp_path):
+def test_gguf_without_the_extra_names_the_install_command(clean_environment, tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
     done = subprocess.run(
         [clean_environment / "tiebeam", "inspect", tmp_path / "m.gguf"], capture_output=True, text=True

@@ -1,6 +1,15 @@
-"""tiebeam: the toolkit for the two vocabulary matrices of a language model.
+"""tiebeam: the toolkit for the embedding and the LM head of a language model.
 
-The public names load on first use, so that importing the package costs nothing.
+    import tiebeam
+
+    report = tiebeam.inspect("path/or/org/name")   # also a torch nn.Module
+    report.tied, report.declared, report.params.total
+    tiebeam.diagnose("merged").findings            # what is wrong, and the fix
+    tiebeam.untie("tied", "untied")                # write a changed checkpoint, verified
+    tiebeam.guard(model).check()                   # is the tie intact in this training code?
+
+Functions and classes are listed in `__all__`; the submodules (`tiebeam.nn`, `tiebeam.lens`, ...) are attributes too.
+Everything loads on first use: `import tiebeam` imports neither NumPy nor torch. docs/python.md has an example of each.
 """
 
 from importlib import import_module
@@ -9,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tiebeam._version import __version__
 
 if TYPE_CHECKING:
+    from tiebeam import budget, catalog, checkpoint, compare, corpus, doctor, lens, nn, surgery, train
     from tiebeam.budget import Budget, price
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
     from tiebeam.decode import Decoder
@@ -16,35 +26,41 @@ if TYPE_CHECKING:
     from tiebeam.doctor.guard import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
+    from tiebeam.lens.direct_path import Lens
     from tiebeam.pair import Matrix, Pair, Tie
     from tiebeam.surgery import tie, untie
-    from tiebeam.surgery.module import count, share_storage, tie_, untie_
+    from tiebeam.surgery.module import count as count_parameters
+    from tiebeam.surgery.module import share_storage as is_tied
+    from tiebeam.surgery.module import tie_, untie_
 
-_HOME = {
+# public name -> module, or module:name where it has another name there
+_SOURCES = {
     "Budget": "tiebeam.budget",
     "Checkpoint": "tiebeam.checkpoint",
     "Decoder": "tiebeam.decode",
     "Diagnosis": "tiebeam.doctor",
     "Finding": "tiebeam.doctor",
+    "Lens": "tiebeam.lens.direct_path",
     "Matrix": "tiebeam.pair",
     "Pair": "tiebeam.pair",
     "Report": "tiebeam.inspection",
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.guard",
-    "count": "tiebeam.surgery.module",
+    "count_parameters": "tiebeam.surgery.module:count",
     "diagnose": "tiebeam.doctor",
     "examine": "tiebeam.doctor",
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
+    "is_tied": "tiebeam.surgery.module:share_storage",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
-    "share_storage": "tiebeam.surgery.module",
     "tie": "tiebeam.surgery",
     "tie_": "tiebeam.surgery.module",
     "untie": "tiebeam.surgery",
     "untie_": "tiebeam.surgery.module",
 }
+_SUBMODULES = ("budget", "catalog", "checkpoint", "compare", "corpus", "doctor", "lens", "nn", "surgery", "train")
 
 __all__ = [
     "Budget",
@@ -52,6 +68,7 @@ __all__ = [
     "Decoder",
     "Diagnosis",
     "Finding",
+    "Lens",
     "Matrix",
     "Pair",
     "Report",
@@ -59,26 +76,38 @@ __all__ = [
     "TiebeamError",
     "__version__",
     "assert_saved",
-    "count",
+    "budget",
+    "catalog",
+    "checkpoint",
+    "compare",
+    "corpus",
+    "count_parameters",
     "diagnose",
+    "doctor",
     "examine",
     "guard",
     "inspect",
+    "is_tied",
+    "lens",
+    "nn",
     "open_checkpoint",
     "price",
-    "share_storage",
+    "surgery",
     "tie",
     "tie_",
+    "train",
     "untie",
     "untie_",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _SUBMODULES:
+        return import_module(f"tiebeam.{name}")  # importing a submodule sets the attribute
+    if name not in _SOURCES:
         raise AttributeError(f"module 'tiebeam' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
+    module, _, attribute = _SOURCES[name].partition(":")
+    value = globals()[name] = getattr(import_module(module), attribute or name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""`python -m tiebeam` is the command line."""
+"""Run the CLI: `python -m tiebeam`."""
 
 from tiebeam.cli import main
 

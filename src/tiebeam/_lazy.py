@@ -1,6 +1,6 @@
-"""Public names of a room that load on first use: importing it needs no torch.
+"""Public names of a package that load on first use, so that importing the package needs no torch.
 
-The package itself does the same in its own few lines, because importing it imports no room, this one included.
+tiebeam/__init__.py does the same in its own few lines: importing tiebeam imports no other module, this one included.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from tiebeam.errors import MissingExtra
 
 
-def loader(package: str, homes: Mapping[str, str], *, torch_for: str = "") -> Callable[[str], Any]:
-    """A `__getattr__` for `package`: each name from the module that is its home.
+def loader(package: str, modules: Mapping[str, str], *, torch_for: str = "") -> Callable[[str], Any]:
+    """A `__getattr__` for `package`. `modules` maps each public name to the module that defines it.
 
-    `torch_for` says what needs the extra [train], "{name}" in it standing for the name, where torch is missing.
+    `torch_for` is the subject of the error that is raised if torch is missing; "{name}" in it stands for the name.
     """
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            value = getattr(import_module(homes[name]), name)
+            value = getattr(import_module(modules[name]), name)
         except ModuleNotFoundError as missing:
             if not torch_for or missing.name != "torch":
                 raise

@@ -1,4 +1,4 @@
-"""The counts made from configurations alone, against the totals of the catalogue."""
+"""Parameter counts from config alone against the totals of the known models."""
 
 import pytest
 
@@ -12,12 +12,12 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_config_gives_the_catalogue_total(name):
+def test_config_gives_the_known_total(name):
     count, known = COUNTED[name], find(name)
     assert (count.vocab, count.dim, count.trunk) == (known.vocab, known.dim, known.trunk)
     assert known.total == (count.total_tied if known.tied else count.total_untied)
 
 
-def test_the_families_that_must_be_countable_are():
+def test_main_families_are_countable():
     families = {CONFIGS[name][0] for name in COUNTED}
     assert {"llama", "gpt2", "gemma", "qwen2", "qwen3", "phi3", "gpt_neox", "opt", "bloom", "mamba"} <= families

@@ -1,4 +1,4 @@
-"""The catalogue: every row sound, the corrections in place, and finding a model by what people call it."""
+"""Known models: every row is consistent, published mistakes are corrected, models are found by their usual names."""
 
 import re
 
@@ -11,7 +11,7 @@ MODELS = known_models()
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.slug)
-def test_row_is_sound(model):
+def test_row_is_consistent(model):
     assert model.vocab > 0
     assert 0 < model.dim <= model.hidden
     assert model.layers > 0
@@ -38,7 +38,7 @@ def test_share_is_one_matrix_over_the_untied_total(model):
     assert model.to_dict()["tied_total"] == untied - model.matrix
 
 
-def test_there_are_155_models_with_names_of_their_own():
+def test_there_are_155_models_with_unique_names():
     assert len(MODELS) == 155
     assert len({model.slug for model in MODELS}) == 155
     for model in MODELS:
@@ -66,7 +66,7 @@ def test_exact_totals(name, tied_total, untied_total):
         ("Falcon 7B", 6_921_720_704, 7_217_189_760),
     ],
 )
-def test_a_table_published_twice_is_counted_once(name, total, published):
+def test_a_matrix_published_twice_is_counted_once(name, total, published):
     model = find(name)
     assert (model.total, model.published) == (total, published)
     assert model.published - model.total == model.matrix
@@ -75,7 +75,7 @@ def test_a_table_published_twice_is_counted_once(name, total, published):
 @pytest.mark.parametrize(
     ("name", "dim", "hidden"), [("OPT-350M", 512, 1024), ("ALBERT base v2", 128, 768), ("ALBERT xxlarge v2", 128, 4096)]
 )
-def test_a_factorised_table_is_priced_by_its_own_width(name, dim, hidden):
+def test_a_factorized_embedding_uses_its_own_width(name, dim, hidden):
     model = find(name)
     assert (model.dim, model.hidden) == (dim, hidden)
     assert model.matrix == model.vocab * dim
@@ -86,7 +86,7 @@ def test_two_widths_cannot_be_tied():
     assert (model.dim, model.head_dim, model.head_share) == (256, 1664, None)
     assert model.trunk == model.total - model.vocab * (256 + 1664)
     assert model.to_dict()["untied_total"] is None
-    with pytest.raises(BadRequest, match="RemBERT cannot be tied: its embedding is 256 wide and its head 1,664"):
+    with pytest.raises(BadRequest, match="RemBERT cannot be tied: its embedding is 256 wide and its LM head 1,664"):
         _ = model.budget
 
 
@@ -114,16 +114,16 @@ def test_finding_by_name(said, name):
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ("smollm2", "'smollm2' fits 3 known models; name one of them: smollm2-135m, smollm2-360m, smollm2-1.7b"),
-        ("phi-5-mini", "no known model is called 'phi-5-mini'; near it: phi-3.5-mini"),
-        ("gemma-3-4b-it", "near it: gemma-3-4b"),
+        ("smollm2", "'smollm2' matches 3 known models; name one of them: smollm2-135m, smollm2-360m, smollm2-1.7b"),
+        ("phi-5-mini", "no known model is called 'phi-5-mini'; similar: phi-3.5-mini"),
+        ("gemma-3-4b-it", "similar: gemma-3-4b"),
         ("zzzz", "no known model is called 'zzzz'; `tiebeam models` lists them all"),
         ("someone/gpt2", "no known model is called 'someone/gpt2'"),
         ("", "no known model is called ''"),
         ("llama", "and 12 more"),
     ],
 )
-def test_not_finding_says_what_is_near(said, sentence):
+def test_an_unknown_name_lists_similar_ones(said, sentence):
     with pytest.raises(BadRequest) as refused:
         find(said)
     assert sentence in str(refused.value)

@@ -1,4 +1,4 @@
-"""What known models do at a share, in words that claim no more than the catalogue shows."""
+"""How many known models tie, by head share; the sentences claim no more than the data."""
 
 import pytest
 from hypothesis import given
@@ -9,16 +9,16 @@ from tiebeam.catalog import BANDS, Verdict, find, known_models, neighbours, verd
 BAND = BANDS[4]
 
 
-def test_every_share_that_can_be_is_in_one_band():
+def test_every_share_is_in_exactly_one_band():
     assert all(sum(share / 1000 in band for band in BANDS) == 1 for share in range(1001))
 
 
-def test_bands_hold_enough_models_to_speak_of():
+def test_every_band_holds_at_least_12_models():
     assert all(verdict(band.low / 100).models >= 12 for band in BANDS)
 
 
 @given(st.floats(0, 0.5))
-def test_the_numbers_are_those_of_the_catalogue(share):
+def test_numbers_match_the_known_models(share):
     found = verdict(share)
     inside = [
         model
@@ -31,7 +31,7 @@ def test_the_numbers_are_those_of_the_catalogue(share):
     assert str(found.tied) in found.sentence
 
 
-def test_the_doubtful_and_the_untieable_are_left_out():
+def test_doubtful_and_untieable_models_are_not_counted():
     counted = sum(verdict(band.low / 100).models for band in BANDS)
     left_out = [model for model in known_models() if model.confidence == "low" or not model.tieable]
     assert {model.name for model in left_out} == {"Falcon 40B", "RWKV-5 World 3B", "RemBERT"}

@@ -1,11 +1,15 @@
-"""`tiebeam inspect` as a person and as a program meet it."""
+"""`tiebeam inspect`: text, JSON, exit codes; the verbs overview and `help`."""
 
 import json
+import re
 
+import click
 import numpy as np
 import pytest
 
+import tiebeam
 from helpers.building import llama_config, table, write_model
+from tiebeam.cli import GROUPS, VERBS, to_options
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -23,22 +27,42 @@ def model(tmp_path):
     return write
 
 
-def test_the_verdict_comes_first_and_the_numbers_after(run, model):
+def test_verdict_is_on_the_first_line(run, model):
     done = run("inspect", model())
     assert done.exit_code == 0
-    title, verdict, *rest = done.stdout.splitlines()
-    assert title.startswith("m · llama · safetensors")
-    assert verdict.strip().startswith("● untied")
-    assert "declared untied (config.json: tie_word_embeddings) · stored twice · different" in verdict
-    assert any(line.split()[0] == "embed" and EMBED in line for line in rest)
+    verdict, facts, *rest = done.stdout.splitlines()
+    assert verdict.startswith("● untied  m · llama · safetensors")
+    assert facts == "  declared untied (config.json: tie_word_embeddings) · stored twice · different"
+    assert any(line.split()[0] == "embedding" and EMBED in line for line in rest)
+    assert any(line.split() == ["vocabulary", "640,", "separate", "(320", "if", "tied)"] for line in rest)
     assert any(line.split()[0] == "total" for line in rest)
 
 
-def test_it_fits_on_half_a_screen(run, model):
+def test_tied_model_says_what_untying_would_cost(run, model):
+    out = run("inspect", model(head=None, tied=True)).stdout
+    assert "320, shared (640 if untied)" in out
+
+
+def test_text_is_that_of_the_library(run, model):
+    where = model(head=None, tied=True)
+    assert run("inspect", where).stdout.rstrip("\n") == str(tiebeam.inspect(where))
+
+
+@pytest.mark.parametrize(("arguments", "colour"), [({"head": None, "tied": True}, "42;134;200"), ({}, "0;158;115"),
+                                                   ({"tied": True}, "1;31")])  # fmt: skip
+def test_healthy_states_are_neither_yellow_nor_red(run, model, monkeypatch, arguments, colour):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert re.match(rf"\x1b\[(38;2;)?{colour}m● ", run("inspect", model(**arguments)).stdout)
+
+
+def test_report_fits_on_half_a_screen(run, model):
     assert len(run("inspect", model()).stdout.splitlines()) <= 12
 
 
-def test_json_is_one_document_with_the_designs_keys(run, model):
+def test_json_is_one_document_with_the_documented_keys(run, model):
     done = run("inspect", model(tied=True, head=None), "--json")
     document = json.loads(done.stdout)
     assert document["tie"] == "shared"
@@ -52,15 +76,15 @@ def test_json_is_one_document_with_the_designs_keys(run, model):
     }  # fmt: skip
 
 
-def test_a_sick_model_is_named_and_the_doctor_pointed_to(run, model):
+def test_findings_are_listed_with_the_next_command(run, model):
     done = run("inspect", model(tied=True))
-    assert done.exit_code == 0  # inspect reports; the doctor judges
+    assert done.exit_code == 0  # only `doctor` exits 1
     assert "TB101" in done.stdout
     assert "tiebeam doctor" in done.stdout
     assert json.loads(run("inspect", model(tied=True), "--json").stdout)["findings"][0]["code"] == "TB101"
 
 
-def test_what_cannot_be_read_is_one_sentence_and_exit_code_3(run, tmp_path):
+def test_unreadable_input_is_one_sentence_and_exit_3(run, tmp_path):
     (tmp_path / "m.safetensors").write_bytes(b"garbage that is no header")
     done = run("inspect", str(tmp_path / "m.safetensors"))
     assert done.exit_code == 3
@@ -69,13 +93,69 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_3(run, tmp_path):
     assert done.stderr.startswith("tiebeam: ")
 
 
-def test_a_wrong_option_is_exit_code_2(run, model):
+def test_wrong_usage_is_exit_2(run, model):
     assert run("inspect", model(), "--nonsense").exit_code == 2
     assert run("inspect").exit_code == 2
     assert run("inspect", model(), "--embed", "model.embed_tokns.weight").exit_code == 2
 
 
-def test_an_unknown_verb_is_answered_with_the_near_one(run):
+def test_unknown_verb_suggests_a_similar_one(run):
     done = run("inspcet", "x")
     assert done.exit_code == 2
     assert "did you mean 'inspect'" in done.stderr
+
+
+def test_help_groups_the_verbs(run):
+    out = run("--help").stdout
+    headings = re.findall(r"^(\w+):$", out, re.M)
+    assert headings == ["Options", "Look", "Change", "Run", "Train", "Studio"]
+    assert list(GROUPS["Look"]) == ["inspect", "doctor", "plan", "models", "lens"]
+    assert re.findall(r"^  ([a-z]+)  ", out, re.M) == list(VERBS)
+
+
+def test_help_verb_prints_what_the_help_option_prints(run):
+    assert run("help") == run("--help")
+    for verb in ("plan", "inspect"):
+        assert run("help", verb) == run(verb, "--help")
+
+
+def test_help_of_an_unknown_verb_is_exit_2(run):
+    done = run("help", "plam")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "did you mean 'plan'" in done.stderr
+
+
+@click.command()
+@click.option("--force", is_flag=True)
+@click.option("--no-proof", is_flag=True)
+@click.option("--keep")
+@click.option("--exact-rows", type=int)
+def example() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("DST exists; pass force=True to replace it", "DST exists; pass --force to replace it"),
+        ("choose keep=\"head\" or keep='mean'", "choose --keep head or --keep mean"),
+        ("skip it with proof=False", "skip it with --no-proof"),
+        ('keep="two words"', '--keep "two words"'),
+        ("use exact_rows=64, not 65", "use --exact-rows 64, not 65"),
+        ("embed='wte.weight' is not an option here", "embed='wte.weight' is not an option here"),
+        ("keep must be one of embed, head", "--keep must be one of embed, head"),
+        ("force=False has no option", "force=False has no option"),
+        ("tie_word_embeddings=true, a=b and 2=3", "tie_word_embeddings=true, a=b and 2=3"),
+    ],
+)
+def test_python_arguments_become_options(message, expected):
+    assert to_options(message, example) == expected
+    assert to_options(message, None) == message
+
+
+def test_library_errors_name_the_options_of_the_verb(run, tmp_path):
+    where = write_model(tmp_path / "m", {EMBED: table()}, llama_config(vocab_size=5000))
+    done = run("inspect", where)
+    assert done.exit_code == 3
+    assert "pass --embed NAME and --head NAME" in done.stderr
+    with pytest.raises(tiebeam.TiebeamError, match='pass embed="NAME" and head="NAME"'):
+        tiebeam.inspect(where)

@@ -1,4 +1,4 @@
-"""`tiebeam models`: listing, filtering, searching; each row with its source and its doubt."""
+"""`tiebeam models`: list, filter, search; sources and doubts."""
 
 import json
 
@@ -13,7 +13,7 @@ def listed(run, *arguments):
     return json.loads(out)
 
 
-def test_everyone_is_listed_with_a_summary(run):
+def test_all_models_are_listed_with_a_summary(run):
     code, out, _ = run("models")
     assert code == 0
     tied = sum(model.tied for model in known_models())
@@ -23,7 +23,7 @@ def test_everyone_is_listed_with_a_summary(run):
     assert "--sources" in out.splitlines()[-1]
 
 
-def test_json_rows_are_whole(run):
+def test_json_rows_are_complete(run):
     document = listed(run)
     assert (document["count"], document["tied"] + document["untied"]) == (155, 155)
     row = next(row for row in document["models"] if row["slug"] == "qwen1.5-0.5b")
@@ -53,7 +53,7 @@ def test_orders(run):
     assert names.index("Pythia 2.8B") < names.index("Pythia 12B") < names.index("Pythia 70M")
 
 
-def test_a_few_come_with_source_doubt_and_note(run):
+def test_few_models_show_source_doubt_and_note(run):
     _, out, _ = run("models", "qwen1.5", "0.5b")
     text = " ".join(out.split())
     assert text.startswith("1 known model: 1 ties, 0 do not")
@@ -78,17 +78,17 @@ def test_marks_of_doubt(run):
     assert "~27.00B" in next(line for line in out.splitlines() if "Qwen3.5 27B" in line)
 
 
-def test_nothing_found_is_a_sentence_and_no_failure(run):
-    assert run("models", "phi-5") == (0, "No known model matches 'phi-5'. Near it: phi-1.5, phi-2, phi-1.\n", "")
+def test_no_match_is_a_sentence_and_exit_0(run):
+    assert run("models", "phi-5") == (0, "No known model matches 'phi-5'. Similar: phi-1.5, phi-2, phi-1.\n", "")
     code, out, _ = run("models", "--min-share", "49")
     assert (code, out) == (0, "No known model matches these filters. `tiebeam models` lists them all.\n")
     assert listed(run, "zzzz") == {"count": 0, "tied": 0, "untied": 0, "models": []}
 
 
-def test_an_unknown_family_is_wrong_usage(run):
+def test_unknown_family_is_exit_2(run):
     code, out, err = run("models", "--family", "qwem2")
     assert (code, out) == (2, "")
-    assert "no known model is of the family 'qwem2'; there are qwen2" in err
+    assert "no known model is of the family 'qwem2'; similar: qwen2" in err
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

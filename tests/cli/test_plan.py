@@ -1,4 +1,4 @@
-"""`tiebeam plan`: the right numbers, the right sentence, and one way at a time to ask."""
+"""`tiebeam plan`: numbers, sentences, and conflicting options."""
 
 import json
 import os
@@ -40,13 +40,14 @@ def test_text_of_a_known_model_shows_tied_against_untied(run):
     code, out, _ = run("plan", "--model", "tinyllama")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("TinyLlama 1.1B · TinyLlama/")
-    assert lines[1] == "  ● untied  two matrices of 32,000 x 2,048 = 65,536,000 each"
+    assert lines[0] == "● Tying saves 65.5M parameters, 6.0% of the untied model"
+    assert lines[1].startswith("  TinyLlama 1.1B · TinyLlama/")
+    assert lines[1].endswith(": untied, two matrices of 32,000 x 2,048 = 65,536,000 each")
     total = next(line for line in lines if line.startswith("  total"))
     assert total.split() == ["total", "1,034,512,384", "1,100,048,384", "6.0%"]
     bf16 = next(line for line in lines if line.startswith("  model bf16"))
     assert bf16.split()[2:] == ["2.1", "GB", "2.2", "GB", "131", "MB"]
-    adam = next(line for line in lines if line.startswith("  table Adam"))
+    adam = next(line for line in lines if line.startswith("  vocab Adam"))
     assert adam.split()[2:] == ["524", "MB", "1.0", "GB", "524", "MB"]
     tied, untied = (next(line for line in lines if line.startswith(f"  {word} ") and "█" in line)
                     for word in ("tied", "untied"))  # fmt: skip
@@ -62,10 +63,10 @@ def test_text_without_a_trunk_shows_the_usual_sizes(run):
     assert "409.6M" in out
 
 
-def test_a_model_too_small_for_the_pair_is_said_to_be(run):
+def test_a_model_too_small_for_both_matrices_is_marked(run):
     _, out, _ = run("plan", "--vocab", "256k", "--dim", "16384")
     row = next(line for line in out.splitlines() if line.startswith("  7B"))
-    assert row.split() == ["7B", "-", "-", "pair", "is", "8.39B"]
+    assert row.split() == ["7B", "-", "-", "both", "are", "8.39B"]
     code, out, _ = run("plan", "--vocab", "1M", "--dim", "1M", "--json")
     assert (code, json.loads(out)["verdict"]) == (0, "The two matrices alone are 2.00T, more than a 70B model has.")
 
@@ -76,7 +77,7 @@ def test_trunk_gives_totals(run):
     assert (document["tied_total"], document["saved"]) == (124_439_808, 38_597_376)
 
 
-def test_doubts_and_published_figures_are_shown(run):
+def test_doubts_and_published_totals_are_shown(run):
     _, out, _ = run("plan", "--model", "Falcon-7B")
     text = " ".join(out.split())
     assert "Published as 7,217,189,760. Note: the published files hold the table twice" in text
@@ -86,18 +87,18 @@ def test_doubts_and_published_figures_are_shown(run):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "nothing to price; give --vocab and --dim, --config FILE or --model NAME"),
-        (["--vocab", "5"], "--vocab alone cannot be priced; add --dim"),
-        (["--trunk", "5"], "--trunk alone cannot be priced; add --vocab and --dim"),
-        (["--vocab", "0", "--dim", "5"], "the vocabulary is 0 tokens"),
+        ([], "nothing to calculate; give --vocab and --dim, --config FILE or --model NAME"),
+        (["--vocab", "5"], "--vocab alone is not enough; add --dim"),
+        (["--trunk", "5"], "--trunk alone is not enough; add --vocab and --dim"),
+        (["--vocab", "0", "--dim", "5"], "--vocab must be at least 1, not 0"),
         (["--vocab", "3,2B", "--dim", "5"], "--vocab: '3,2B' is not a count"),
         (["--vocab", "5", "--dim", "3.2"], "--dim: '3.2' is not a whole number; did you mean 3.2B"),
         (["--model", "gpt2", "--config", "c"], "--config and --model each name a model"),
         (["--model", "gpt2", "--dim", "5"], "--model already fixes the sizes; leave out --dim"),
         (["--config", "c", "--vocab", "5"], "--config already fixes the sizes; leave out --vocab"),
         (["--model", "rembert"], "RemBERT cannot be tied"),
-        (["--model", "smollm2"], "'smollm2' fits 3 known models"),
-        (["--model", "phi-5-mini"], "no known model is called 'phi-5-mini'; near it: phi-3.5-mini"),
+        (["--model", "smollm2"], "'smollm2' matches 3 known models"),
+        (["--model", "phi-5-mini"], "no known model is called 'phi-5-mini'; similar: phi-3.5-mini"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_2(run, arguments, sentence):
@@ -120,13 +121,13 @@ def test_no_line_ends_in_blanks(run):
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-def test_output_that_cannot_carry_the_bars_gets_ascii():
+def test_ascii_output_replaces_the_bar_characters():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(tiebeam.__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "tiebeam", "plan", "--model", "gpt2"], capture_output=True, env=environment, check=True
     )
     text = done.stdout.decode("ascii")
-    assert "* tied  one matrix" in text
+    assert "tied, one matrix" in text
     assert "####" in text
     assert "...." in text
     assert "?" not in text
@@ -139,7 +140,7 @@ TINYLLAMA = {
 }  # fmt: skip
 
 
-def test_a_config_alone_fixes_the_count(run, tmp_path):
+def test_config_alone_gives_the_count(run, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINYLLAMA))
     for path in (tmp_path / "config.json", tmp_path):
         code, out, _ = run("plan", "--config", path, "--json")
@@ -147,11 +148,11 @@ def test_a_config_alone_fixes_the_count(run, tmp_path):
         assert (code, document["untied_total"], document["tied_total"]) == (0, 1_100_048_384, 1_034_512_384)
 
 
-def test_a_config_that_fixes_nothing_says_what_to_give_instead(run, tmp_path):
+def test_an_uncountable_config_names_the_options_to_give(run, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobody_knows", "vocab_size": 5}))
     code, out, err = run("plan", "--config", tmp_path / "config.json")
     assert (code, out) == (2, "")
-    assert "(model_type 'nobody_knows') does not fix the trunk's parameters by itself; give --vocab, --dim" in err
+    assert "(model_type 'nobody_knows') cannot be counted from its config alone; give --vocab, --dim" in err
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "{", '{"vocab_size": 1, "vocab_size": 2}'])
@@ -162,7 +163,7 @@ def test_a_config_that_cannot_be_read_is_exit_3(run, tmp_path, text):
     assert (code, out, len(err.splitlines())) == (3, "", 1)
 
 
-def test_any_checkpoint_can_be_priced(run, tmp_path, monkeypatch):
+def test_plan_of_any_checkpoint(run, tmp_path, monkeypatch):
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1), "model.norm.weight": table(2)[0]}
     where = write_model(tmp_path / "gpt2", tensors, llama_config(tie_word_embeddings=False))
     code, out, _ = run("plan", "--model", where, "--json")
@@ -171,24 +172,24 @@ def test_any_checkpoint_can_be_priced(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert json.loads(run("plan", "--model", "./gpt2", "--json")[1]) == document, "a path is a path"
     assert json.loads(run("plan", "--model", "gpt2", "--json")[1])["vocab"] == 50257, "a known name comes first"
-    assert "● untied  two matrices of 40 x 8 = 320 each" in run("plan", "--model", "./gpt2")[1]
+    assert ": untied, two matrices of 40 x 8 = 320 each" in run("plan", "--model", "./gpt2")[1]
 
 
-def test_a_torn_pair_is_priced_with_a_remark(run, tmp_path):
+def test_plan_of_a_torn_checkpoint_has_a_remark(run, tmp_path):
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
     where = write_model(tmp_path / "torn", tensors, llama_config(tie_word_embeddings=True))
     code, out, _ = run("plan", "--model", where)
     assert code == 0
-    assert "Its pair is torn: declared tied, stored as two different matrices" in " ".join(out.split())
+    assert "Its state is torn: declared tied, stored as two different matrices" in " ".join(out.split())
 
 
-def test_a_checkpoint_that_is_not_there_is_exit_3(run, tmp_path):
+def test_missing_checkpoint_is_exit_3(run, tmp_path):
     code, out, err = run("plan", "--model", tmp_path / "nothing")
     assert (code, out) == (3, "")
     assert "does not exist" in err
 
 
-def test_ranks_add_what_they_exchange(run):
+def test_ranks_add_the_communication_volume(run):
     _, out, _ = run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "8", "--tokens", "8192", "--json")
     document = json.loads(out)
     assert list(document) == [*KEYS, "exchanged"]
@@ -206,7 +207,7 @@ def test_tokens_need_ranks(run):
     assert run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "2", "--tokens", "0")[0] == 2
 
 
-def test_what_the_page_on_scale_shows_is_what_plan_prints(run):
+def test_transcripts_on_the_scale_page_match_plan(run):
     page = Path(__file__).parents[2] / "docs" / "scale.md"
     shown = page.read_text().split("```console\n")[1].split("```")[0]
     for transcript in shown.split("$ tiebeam ")[1:]:

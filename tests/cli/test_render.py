@@ -1,4 +1,4 @@
-"""The parts that the verbs draw with."""
+"""Console, columns, bars, JSON and colours of the CLI."""
 
 import json
 
@@ -35,12 +35,12 @@ def test_json_is_one_ascii_document(capsys):
     assert json.loads(out) == {"name": "weights\udcff·", "share": None}
 
 
-def test_json_never_holds_what_json_has_no_word_for():
+def test_json_rejects_infinity():
     with pytest.raises(ValueError, match="not JSON compliant"):
         render.emit_json({"difference": float("inf")})
 
 
-def test_colours_only_where_they_are_wanted(monkeypatch, capsys):
+def test_colours_follow_the_environment_variables(monkeypatch, capsys):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -54,7 +54,7 @@ def test_colours_only_where_they_are_wanted(monkeypatch, capsys):
     assert capsys.readouterr().out == "tied\n"
 
 
-def test_a_pipe_is_as_wide_as_columns_says_or_100(monkeypatch):
+def test_pipe_width_is_columns_or_100(monkeypatch):
     monkeypatch.setenv("COLUMNS", "72")
     assert render.console().width == 72
     monkeypatch.delenv("COLUMNS")

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.plain_loss import plain_loss
+from tiebeam.budget import communication_volume
 from tiebeam.errors import BadRequest
 from tiebeam.nn import (
     GPT,
@@ -32,7 +33,6 @@ from tiebeam.nn import (
     tied_cross_entropy,
     whole_model,
 )
-from tiebeam.traffic import exchanged
 
 Deviations = dict[str, float]
 DIM = 6
@@ -265,7 +265,7 @@ def as_a_dtensor(rank: int, world: int) -> Deviations:
 
 
 def bytes_sent(tied: bool) -> Callable[[int, int], Deviations]:
-    """What this process has written to its sockets in a step, against the arithmetic of tiebeam.traffic."""
+    """What this process has written to its sockets in a step, against the arithmetic of tiebeam.budget."""
 
     def case(rank: int, world: int) -> Deviations:
         if not Path("/proc/self/io").exists():
@@ -281,7 +281,7 @@ def bytes_sent(tied: bool) -> Callable[[int, int], Deviations]:
         h = table.embed(ids) * 2
         table.loss(h, ids, chunk=tokens * world).backward()
         sent = _written() - before
-        return {"sent": abs(sent / exchanged(vocab, dim, world, tokens).shard_vocab.tied - 1)}
+        return {"sent": abs(sent / communication_volume(vocab, dim, world, tokens).shard_vocab.tied - 1)}
 
     return case
 

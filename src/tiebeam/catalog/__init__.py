@@ -1,4 +1,4 @@
-"""Who ties: known models, each with its source, how sure that is, and what speaks against it."""
+"""Known models: whether they tie, their sizes, the sources, and how reliable those are."""
 
 from tiebeam.catalog.known_models import KnownModel, find, known_models, matching, named
 from tiebeam.catalog.who_ties import BANDS, SIZES, Band, Verdict, neighbours, verdict, verdict_by_size, within_sizes

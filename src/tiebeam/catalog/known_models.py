@@ -1,9 +1,9 @@
-"""The known models, read from models.json beside this file: one line per model.
+"""The known models, read from models.json: one line per model.
 
-`total` counts unique parameters of the model with its head, as it runs, recomputed from the configuration
-wherever `audit` says so: "exact" to the last parameter, "rounded" when only the published figure was rounded,
-None when nobody could recompute it. `published` differs where a publisher counted the table twice, left the
-head out, or rounded; the note says which. `confidence` is about the tie; below "high" there is a `doubt`.
+`total` counts the unique parameters of the running model, LM head included. `audit` tells how it was checked against
+the config: "exact" (equal to the last parameter), "rounded" (only the published figure was rounded), None (could not
+be recomputed). `published` differs if the publisher counted a shared matrix twice, left out the LM head, or rounded;
+`note` gives the reason. `confidence` is about the tie; below "high" there is a `doubt`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiebeam.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """`dim` is the width of the table; `hidden` that of the model, which is the same but for factorised tables."""
+    """`dim` is the width of the embedding. `hidden` is the model's width; it differs for factorized embeddings only."""
 
     name: str
     hf_id: str
@@ -47,13 +47,13 @@ class KnownModel:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where it is known from, by short name: 'transformers', 'mlc-llm'."""
+        """Short names of the sources: 'transformers', 'mlc-llm'."""
         parts = (part.split()[0].rstrip(":") for part in self.source.split("; "))
         return tuple(dict.fromkeys(re.split("[@#]", part)[0].rpartition("/")[2] for part in parts))
 
     @property
     def tieable(self) -> bool:
-        """Whether both ends have one width. Only then do the budget and the share exist."""
+        """Whether embedding and LM head have the same width. Only then `budget` and `head_share` exist."""
         return self.head_dim == self.dim
 
     @property
@@ -68,7 +68,7 @@ class KnownModel:
     def budget(self) -> Budget:
         if not self.tieable:
             raise BadRequest(
-                f"{self.name} cannot be tied: its embedding is {self.dim:,} wide and its head {self.head_dim:,}"
+                f"{self.name} cannot be tied: its embedding is {self.dim:,} wide and its LM head {self.head_dim:,}"
             )
         return price(self.vocab, self.dim, self.trunk)
 
@@ -106,7 +106,7 @@ class KnownModel:
 
 @cache
 def known_models() -> tuple[KnownModel, ...]:
-    """Every known model, family by family, oldest families first."""
+    """All known models, grouped by family, oldest families first."""
     data = pkgutil.get_data(__package__, "models.json")
     assert data is not None
     return tuple(
@@ -133,34 +133,39 @@ def known_models() -> tuple[KnownModel, ...]:
 
 
 def named(name: str) -> KnownModel | None:
-    """The known model with exactly that name, Hub id or slug, whatever its case and punctuation."""
+    """The known model with this name, Hub id or slug, ignoring case and punctuation.
+
+    >>> import tiebeam
+    >>> tiebeam.catalog.named("phi-4-mini").tied
+    True
+    """
     return next((model for model in known_models() if _key(name) in _keys(model)), None)
 
 
 def find(name: str) -> KnownModel:
-    """The model `named` so; a part of a name will do when only one model has it: 'apertus', 'gpt-j'."""
+    """The known model with this name, or with a name that contains it if there is only one: 'apertus', 'gpt-j'."""
     known = named(name)
     found = [known] if known else [] if "/" in name else matching(name)
     if len(found) == 1:
         return found[0]
     if found:
-        raise BadRequest(f"'{name}' fits {len(found)} known models; name one of them: {_listed(found)}")
+        raise BadRequest(f"'{name}' matches {len(found)} known models; name one of them: {_listed(found)}")
     keys = {key: model for model in known_models() for key in _keys(model)}
     near = dict.fromkeys(keys[key] for key in difflib.get_close_matches(_key(name), keys, n=8, cutoff=0.6))
-    hint = f"; near it: {_listed(list(near)[:4])}" if near else ""
+    hint = f"; similar: {_listed(list(near)[:4])}" if near else ""
     raise BadRequest(f"no known model is called '{name}'{hint}; `tiebeam models` lists them all")
 
 
 def matching(query: str) -> list[KnownModel]:
-    """The known models whose name, Hub id or architecture holds every word of the query.
+    """The known models whose name, Hub id or architecture contains every word of the query.
 
-    A number must stand at the start of a part: '4b' finds Qwen3 4B and not Qwen3 14B.
+    A number must match the start of a part: '4b' finds Qwen3 4B but not Qwen3 14B.
     """
     words = [key for key in map(_key, query.split()) if key]
-    return [model for model in known_models() if words and all(_holds(model, word) for word in words)]
+    return [model for model in known_models() if words and all(_contains(model, word) for word in words)]
 
 
-def _holds(model: KnownModel, word: str) -> bool:
+def _contains(model: KnownModel, word: str) -> bool:
     for text in (model.name, model.hf_id, model.architecture):
         parts = [part for part in map(_key, re.split("[^A-Za-z0-9.]", text)) if part]
         if word[0].isdigit():

@@ -1,9 +1,9 @@
-"""What known models do at a given head share, in plain words.
+"""How many known models tie, by head share.
 
-The share decides more than anything else: where a separate head would be a large part of the model, nearly
-everyone ties; where it is a rounding error, nearly nobody does. Models are counted in bands of that share,
-wide enough that each holds a dozen or more. Left out are models whose tie is known with low confidence only
-and those whose two tables differ in width, which nobody could tie.
+Head share predicts tying better than anything else: if a separate LM head would be a large part of the model, nearly
+all models tie; if it would be negligible, nearly none do. Models are counted in bands of head share, each wide enough
+to hold at least a dozen. Not counted: models whose tie is known with low confidence only, and models whose embedding
+and LM head differ in width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiebeam.catalog.known_models import KnownModel, known_models
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Head shares from `low` up to, not including, `high`, in percent."""
+    """Head shares from `low` to `high` percent, `high` excluded."""
 
     low: int
     high: int
@@ -33,7 +33,7 @@ class Band:
         return f"{self.low}-{self.high}%" if self.high < 50 else f"{self.low}% or more"
 
 
-# One of two equal matrices is a half at most; the last band takes whatever comes.
+# The share is at most 50%: one of two equal matrices. The last band has no upper limit.
 _EDGES = (0, 2, 5, 10, 15, 25, 101)
 SIZES = {"1B": 10**9, "7B": 7 * 10**9, "70B": 70 * 10**9}
 BANDS = tuple(Band(low, high) for low, high in pairwise(_EDGES))
@@ -41,7 +41,7 @@ BANDS = tuple(Band(low, high) for low, high in pairwise(_EDGES))
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many of the known models in a band tie. `minority` names those that do as few there do."""
+    """How many known models in a band tie. `minority` names the models of the smaller side."""
 
     band: Band
     models: int
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def verdict(share: float) -> Verdict:
-    """What the known models of about that head share do."""
+    """How many known models with about this head share tie."""
     band = next(band for band in BANDS if share in band)
     models = [model for known, model in _by_share() if known in band]
     tied = [model.name for model in models if model.tied]
@@ -85,23 +85,23 @@ def verdict(share: float) -> Verdict:
 
 
 def verdict_by_size(budget: Budget) -> str:
-    """Without a trunk there is no one share; say what the matrix would be in models of the usual sizes."""
+    """The head share in models of common sizes: without non-embedding parameters there is no single share."""
     found = []
     for name, inside in within_sizes(budget):
         if inside and (share := inside.head_share):
             found.append(f"{percent(share)} of a {name} model, where {verdict(share).short}")
     if not found:
         return f"The two matrices alone are {human(2 * budget.matrix)}, more than a 70B model has."
-    return f"One matrix is {'; '.join(found)}, of the known models with such a head."
+    return f"One matrix is {'; '.join(found)} (known models of similar head share)."
 
 
 def within_sizes(budget: Budget) -> Iterator[tuple[str, Budget | None]]:
-    """The pair in models of the usual sizes; None where it does not fit."""
+    """The same matrices in models of common sizes; None if they do not fit."""
     return ((name, budget.within(total)) for name, total in SIZES.items())
 
 
 def neighbours(share: float, count: int = 3, besides: KnownModel | None = None) -> tuple[KnownModel, ...]:
-    """The known models whose head share is nearest; `besides` is left out, being its own neighbour."""
+    """The known models with the nearest head share, except `besides`."""
     others = (pair for pair in _by_share() if pair[1] is not besides)
     nearest = sorted(others, key=lambda pair: abs(pair[0] - share))
     return tuple(model for _, model in nearest[:count])

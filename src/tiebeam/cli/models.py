@@ -1,4 +1,4 @@
-"""`tiebeam models`: who ties, who doesn't, with sources."""
+"""`tiebeam models`: known models, whether they tie, and the sources."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-FEW = 8  # rows up to which each one's source, doubt and note are shown without asking
+FEW = 8  # up to this many models, sources, doubts and notes are shown by default
 DOUBT = {"high": "", "medium": " ?", "low": " ??"}
 
 
-@click.command(short_help="Who ties, who doesn't, with sources.")
+@click.command()
 @click.argument("query", nargs=-1)
-@click.option("--tied/--untied", default=None, help="Only those that tie, or only those that don't.")
-@click.option("--family", metavar="TYPE", help="Only this architecture (model_type), or those that start so: qwen.")
-@click.option("--min-share", type=click.FloatRange(0, 100), metavar="PCT", help="Only heads of at least PCT percent.")
-@click.option("--max-share", type=click.FloatRange(0, 100), metavar="PCT", help="Only heads of at most PCT percent.")
+@click.option("--tied/--untied", default=None, help="Only tied or only untied models.")
+@click.option("--family", metavar="TYPE", help="Only architectures (model_type) that start with TYPE: qwen.")
+@click.option("--min-share", type=click.FloatRange(0, 100), metavar="PCT", help="Minimum head share, in percent.")
+@click.option("--max-share", type=click.FloatRange(0, 100), metavar="PCT", help="Maximum head share, in percent.")
 @click.option(
     "--sort",
     type=click.Choice(["share", "size", "name"]),
@@ -35,7 +35,7 @@ DOUBT = {"high": "", "medium": " ?", "low": " ??"}
     show_default=True,
     help="Largest head share first, largest model first, or by name.",
 )
-@click.option("--sources", is_flag=True, help=f"Show sources, doubts and notes in full (always so up to {FEW} models).")
+@click.option("--sources", is_flag=True, help=f"Show sources, doubts and notes in full (default up to {FEW} models).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     query: tuple[str, ...],
@@ -47,17 +47,17 @@ def command(
     sources: bool,
     as_json: bool,
 ) -> None:
-    """Known models: whether they tie, what the pair weighs, and how that is known.
+    """List known models: whether they tie, how large the vocabulary matrices are, and the sources.
 
-    QUERY is a part of a name, Hub id or architecture; several words must all be there. "head" is the share
-    of a separate head: one matrix over the model with both. "?" marks a tie that rests on indirect evidence
-    and "??" one that is doubtful; "~" a total that was not recomputed from the model's configuration.
+    QUERY is part of a name, Hub id or architecture; with several words, all must match. "head" is the head share: one
+    matrix over the untied model. "?" marks a tie known from indirect evidence, "??" a doubtful one, "~" a total that
+    was not recomputed from the model's config.
 
     \b
     Examples:
-      tiebeam models                          everyone, largest head share first
-      tiebeam models phi                      a few, with their sources and doubts
-      tiebeam models --untied --min-share 10  who can afford not to tie?
+      tiebeam models                          all models, largest head share first
+      tiebeam models phi                      a few, with sources and doubts
+      tiebeam models --untied --min-share 10  large heads that are not tied
       tiebeam models --family qwen --sort size
       tiebeam models llama 3.2 --json
     """
@@ -75,8 +75,8 @@ def command(
         rows = [model.to_dict() for model in models]
         render.emit_json({"count": len(models), "tied": ties, "untied": len(models) - ties, "models": rows})
     elif models:
-        everyone = len(models) == len(known_models())
-        _show(models, render.console(), details=sources or len(models) <= FEW, summary=everyone)
+        all_models = len(models) == len(known_models())
+        _show(models, render.console(), details=sources or len(models) <= FEW, summary=all_models)
     else:
         click.echo(_nothing(" ".join(query)))
 
@@ -87,12 +87,12 @@ def _of_family(models: list[KnownModel], family: str) -> list[KnownModel]:
     chosen = {name for name, plain in families.items() if plain.startswith(wanted)}
     if not chosen:
         near = difflib.get_close_matches(wanted, families, n=3) or ["llama", "qwen2", "gpt_neox", "many more"]
-        raise BadRequest(f"no known model is of the family '{family}'; there are {', '.join(near)}")
+        raise BadRequest(f"no known model is of the family '{family}'; similar: {', '.join(near)}")
     return [model for model in models if model.architecture in chosen]
 
 
 def _by_name(model: KnownModel) -> list[tuple[int, float, str]]:
-    """Numbers in a name count as numbers: 1.5B before 14B."""
+    """Sort key with numbers compared as numbers: 1.5B before 14B."""
     parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", model.name.lower())
     return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
@@ -107,7 +107,7 @@ _ORDERS: dict[str, Callable[[KnownModel], Any]] = {
 def _nothing(query: str) -> str:
     names = {model.slug: model.name for model in known_models()}
     near = difflib.get_close_matches(query.lower().replace(" ", "-"), names, n=3, cutoff=0.5) if query else []
-    hint = f" Near it: {', '.join(near)}." if near else " `tiebeam models` lists them all."
+    hint = f" Similar: {', '.join(near)}." if near else " `tiebeam models` lists them all."
     return f"No known model matches{f' {query!r}' if query else ' these filters'}.{hint}"
 
 
@@ -118,9 +118,9 @@ def _show(models: list[KnownModel], console: Console, details: bool, summary: bo
         render.styled(
             (f"{len(models)} known model{s}", "bold"),
             ": ",
-            (f"{ties} tie{'s' if ties == 1 else ''}", render.TIED),
+            (f"{ties} tie{'s' if ties == 1 else ''}", render.accent(True)),
             ", ",
-            (f"{len(models) - ties} {'does' if len(models) - ties == 1 else 'do'} not", render.UNTIED),
+            (f"{len(models) - ties} {'does' if len(models) - ties == 1 else 'do'} not", render.accent(False)),
         )
     )
     header, *lines = _rows(models, console.width, with_sources=not details)
@@ -134,17 +134,17 @@ def _show(models: list[KnownModel], console: Console, details: bool, summary: bo
         _summary(console)
     doubts = sum(model.confidence != "high" for model in models)
     if doubts and not details:
-        rest = "one rests" if doubts == 1 else f"{doubts} rest"
-        remark = f"? {rest} on indirect or doubtful evidence; --sources shows every source and doubt."
+        known = "1 is known" if doubts == 1 else f"{doubts} are known"
+        remark = f"? {known} from indirect or doubtful evidence; --sources shows every source and doubt."
         console.print("\n" + render.wrapped(remark, console.width), style=render.FAINT)
 
 
 def _rows(models: Iterable[KnownModel], width: int, with_sources: bool) -> Iterator[Text]:
-    """One line per model under a header; narrow terminals lose the sources first, then the shape."""
+    """A header and one line per model. Narrow terminals omit the sources first, then the shape."""
     with_shape, with_sources = width >= 76, with_sources and width >= 92
-    rows: list[list[str | Text]] = [["", "", *(["vocabulary x width"] if with_shape else []), "total", "head"]]
+    rows: list[list[str | Text]] = [["", "", *(["vocab x width"] if with_shape else []), "total", "head"]]
     if with_sources:
-        rows[0].append("known from")
+        rows[0].append("sources")
     for model in models:
         share = "-" if model.head_share is None else percent(model.head_share)
         word = f"{'● tied' if model.tied else '○ untied'}{DOUBT[model.confidence]}"
@@ -177,8 +177,8 @@ def _detail(label: str, text: str, width: int) -> str:
 
 
 def _summary(console: Console) -> None:
-    """One cell per model in each band of the share: the whole story at a glance."""
-    rows: list[tuple[str | Text, ...]] = [("a head of", "", "")]
+    """How many models tie in each band of head share, one cell per model."""
+    rows: list[tuple[str | Text, ...]] = [("head share", "", "")]
     counted = 0
     for band in reversed(BANDS):
         found = verdict(band.low / 100)
@@ -188,4 +188,4 @@ def _summary(console: Console) -> None:
     for line in render.columns(rows, "<><"):
         console.print(line)
     left = len(known_models()) - counted
-    console.print(f"  {left} are not counted here: ?? or two widths", style=render.FAINT)
+    console.print(f"  {left} not counted: doubtful (??), or two widths", style=render.FAINT)

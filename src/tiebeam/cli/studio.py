@@ -1,4 +1,4 @@
-"""`tiebeam studio`: the web studio, on this machine only."""
+"""`tiebeam studio`: the web studio, served on this machine only."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import click
 from tiebeam.errors import BadRequest
 
 
-@click.command(short_help="The web studio: the lesson, the calculator, your models and runs.")
+@click.command()
 @click.argument("sources", metavar="[MODEL|RUN]...", nargs=-1)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", help="Listen here. Default: 4270, or the next free."
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on. Default: 4270, or the next free one."
 )
-@click.option("--root", type=click.Path(path_type=Path), metavar="DIR", help="List every model and run below DIR, too.")
+@click.option("--root", type=click.Path(path_type=Path), metavar="DIR", help="Also list every model and run below DIR.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 @click.option("--export", "target", type=click.Path(path_type=Path), metavar="DIR",
-              help="Write the lesson and the calculator to DIR as a static site, and stop.")  # fmt: skip
+              help="Write the lesson and the calculator to DIR as a static site, and exit.")  # fmt: skip
 def command(sources: tuple[str, ...], port: int | None, root: Path | None, no_open: bool, target: Path | None) -> None:
-    """Look instead of reading: a lesson, a calculator, your models and your runs, in the browser.
+    """Open the web studio in a browser: a lesson, a calculator, your models and your runs.
 
-    It listens on 127.0.0.1 only, loads nothing from the network, and reads nothing but the models and runs named
-    here and those below --root. Stop it with Ctrl-C.
+    It listens on 127.0.0.1 only, loads nothing from the network, and reads only the models and runs named here and
+    those below --root. Stop it with Ctrl-C.
 
     \b
     tiebeam studio                                   the lesson and the calculator
     tiebeam studio ./my-model model.gguf             and two models
-    tiebeam studio runs/tied runs/untied             live curves, overlaid
+    tiebeam studio runs/tied runs/untied             live loss curves, overlaid
     tiebeam studio --root ~/models --port 8000
     tiebeam studio --export site                     a static site for any web server
     """
@@ -36,9 +36,9 @@ def command(sources: tuple[str, ...], port: int | None, root: Path | None, no_op
         from tiebeam.studio.pages import export
 
         if sources or root or port is not None:
-            raise BadRequest("--export writes the lesson and the calculator alone; leave out models, --root and --port")
+            raise BadRequest("--export writes only the lesson and the calculator; leave out models, --root and --port")
         written = export(target)
-        click.echo(f"{len(written)} files in {target}; see it with: python -m http.server -d {target}")
+        click.echo(f"{len(written)} files in {target}; view it with: python -m http.server -d {target}")
         return
     from tiebeam.studio.model_list import Shelf
     from tiebeam.studio.server import serve

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +10,7 @@ import click
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.inspect import title, verdict_line
+from tiebeam.cli.progress import Progress
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,40 +47,9 @@ def common_options(function: Decorated) -> Decorated:
     return function
 
 
-@contextmanager
-def watching(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress: a bar on a terminal, one plain line per stage in a log, nothing when quiet."""
-    if quiet:
-        yield lambda stage, done, total: None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        tasks: dict[str, TaskID] = {}
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
-
-            def show(stage: str, done: int, total: int) -> None:
-                if stage not in tasks:
-                    tasks[stage] = progress.add_task(stage, total=total)
-                progress.update(tasks[stage], completed=done, total=total)
-
-            yield show
-    else:
-        yield _plain_lines()
-
-
-def _plain_lines() -> Callable[[str, int, int], None]:
-    started: dict[str, float] = {}
-
-    def show(stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        begun = started.setdefault(stage, now)
-        if done >= total and begun >= 0:
-            click.echo(f"{stage}: done in {now - begun:.1f} s", err=True)
-            started[stage] = -1.0
-
-    return show
+def watching(quiet: bool) -> Progress:
+    """Progress on stderr; nothing when quiet."""
+    return Progress(quiet)
 
 
 def print_plan(plan: Plan, as_json: bool, said: str = "", more: dict[str, Any] | None = None) -> None:

@@ -23,7 +23,7 @@ from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.surgery import tie, untie
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(inspection.__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(inspection.__file__).parents[2])}
 TREES = ["fsdp2", "columns", "checkpoint-7", "hf", "dtensors", "sharded", "column_files"]
 ONE_STORAGE = ("dtensors",)  # torch.save keeps the alias in each process's file; DCP and FSDP1 write both names
 
@@ -263,7 +263,7 @@ def test_doctor_fix_drops_the_copy_that_dcp_wrote(spread: Path, tmp_path: Path) 
 
 def test_cli_names_the_format(spread: Path) -> None:
     done = tiebeam("inspect", spread / "untied" / "fsdp2")
-    assert done.stdout.splitlines()[0].startswith("fsdp2 · llama · PyTorch DCP · ")
+    assert done.stdout.splitlines()[0].startswith("● untied  fsdp2 · llama · PyTorch DCP · ")
     document = json.loads(tiebeam("inspect", spread / "untied" / "hf", "--json").stdout)
     assert (document["format"], document["tie"], document["embed"]["shape"]) == ("dcp", "untied", [VOCAB, 8])
 

@@ -1,0 +1,27 @@
+"""HTML tables for notebooks (`_repr_html_`). Everything is escaped: names come from files nobody vetted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def table(rows: Iterable[Sequence[object]], *, header: Sequence[object] = (), title: str = "") -> str:
+    """Rows of cells -> one <table>, its first column as row headers, with a caption if `title` is given.
+
+    >>> table([["a", "<b>"]])
+    '<table><tbody><tr><th>a</th><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    head = f"<thead>{_row(header, 'th')}</thead>" if header else ""
+    body = "".join(_row(row, "td") for row in rows)
+    return f"<table>{caption}{head}<tbody>{body}</tbody></table>"
+
+
+def _row(cells: Sequence[object], kind: str) -> str:
+    tags = ["th", *[kind] * (len(cells) - 1)]
+    return (
+        "<tr>"
+        + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for tag, cell in zip(tags, cells, strict=False))
+        + "</tr>"
+    )
