@@ -12,6 +12,7 @@ import pytest
 
 from helpers.building import llama_config, table, write_model
 from helpers.lively_models import TOLERANCE, lively, reference, save, sentence
+from helpers.tiny_ggufs import write_gguf
 from helpers.tiny_models import build
 from helpers.tiny_tokenizers import TEXT, write_tokenizer
 from tiebeam.decode import Decoder, Sampling, Table, divergence, open_engine
@@ -163,7 +164,7 @@ def test_missing_weights_are_refused_instead_of_random(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     tensors.pop("model.decoder.layers.0.fc1.weight")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UnreadableInput, match="stores no model.decoder.layers.0.fc1.weight"):
+    with pytest.raises(UnreadableInput, match=r"stores no model\.decoder\.layers\.0\.fc1\.weight"):
         open_engine(tmp_path)
 
 
@@ -172,6 +173,12 @@ def test_a_model_that_is_no_causal_language_model_is_refused(kind: str, tmp_path
     build(kind).save_pretrained(tmp_path)
     with pytest.raises(UnreadableInput, match="is not a causal language model"):
         open_engine(tmp_path)
+
+
+def test_a_gguf_is_refused_by_the_transformers_engine(tmp_path: Path) -> None:
+    where = write_gguf(lively("llama"), tmp_path / "m.gguf")
+    with pytest.raises(UnreadableInput, match="does not run GGUF"):
+        open_engine(where, engine="transformers")
 
 
 def test_an_unknown_architecture_gets_both_reasons(tmp_path: Path) -> None:

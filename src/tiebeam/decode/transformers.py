@@ -1,8 +1,8 @@
 """The transformers engine: every architecture that transformers has as a causal language model (extra [hf]).
 
 The model class comes from `model_type` and the installed transformers; code in the repository never runs. Weights
-are read by tiebeam's own reader, so every format and every file name works and nothing is unpickled. A GGUF is the
-exception: transformers dequantises it itself.
+are read by tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are
+refused: the conversion of transformers does not carry over every size (head_dim), so some models would run wrong.
 
 Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
 calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.decode.engine import Array, EngineBase, Tokens
 from tiebeam.decode.numpy.vocab_tables import Table
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
@@ -82,7 +80,7 @@ class TransformersEngine(EngineBase):
             if name is not None and name not in checkpoint.tensors:
                 raise BadRequest(f"{name!r} is not in this checkpoint")
         with _quiet(transformers):
-            model = _load(torch, transformers, checkpoint, getattr(torch, dtype), given=bool(embed or head))
+            model = _load(transformers, checkpoint, getattr(torch, dtype), given=bool(embed or head))
         try:
             model.eval().to(device)
         except (RuntimeError, AssertionError) as error:
@@ -198,16 +196,13 @@ def _import() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def _load(torch: Any, transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
+def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
     """The model with the checkpoint's weights. `given`: the pair was named by hand, so the head may be missing."""
     try:
-        if checkpoint.format == "gguf":
-            model, report = _load_gguf(torch, transformers, checkpoint)
-        else:
-            config = _config(transformers, checkpoint)
-            kind = _causal_class(transformers, config, checkpoint.config or {})
-            weights = {name: _tensor_of(torch, checkpoint, name, dtype) for name in checkpoint.tensors}
-            model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
+        config = _config(transformers, checkpoint)
+        kind = _causal_class(transformers, config, checkpoint.config or {})
+        weights = {name: _read(checkpoint, name, dtype) for name in checkpoint.tensors}
+        model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
     except (UnreadableInput, BadRequest):
         raise
     except Exception as error:  # transformers raises whatever its model classes raise
@@ -228,6 +223,8 @@ def _load(torch: Any, transformers: Any, checkpoint: Checkpoint, dtype: Any, giv
 
 def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
     config = checkpoint.config
+    if checkpoint.format == "gguf":
+        raise UnreadableInput("the transformers engine does not run GGUF files")
     if config is None or not isinstance(config.get("model_type"), str):
         raise UnreadableInput(f"{checkpoint.source} has no config.json with a model_type")
     if config["model_type"] not in transformers.CONFIG_MAPPING:
@@ -255,20 +252,11 @@ def _causal_class(transformers: Any, config: Any, stored: Mapping[str, Any]) -> 
     return kind
 
 
-def _load_gguf(torch: Any, transformers: Any, checkpoint: Checkpoint) -> tuple[Any, Any]:
-    files, names = checkpoint.files, {info.file for info in checkpoint.tensors.values()}
-    if not isinstance(files, LocalFiles) or len(names) != 1:
-        raise UnreadableInput("the transformers engine reads a GGUF from one local file; download it first")
-    path = Path(files.path(next(iter(names))))
-    return transformers.AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
-        path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False, output_loading_info=True
-    )
+def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+    import torch
 
-
-def _tensor_of(torch: Any, checkpoint: Checkpoint, name: str, dtype: Any) -> torch.Tensor:
     values = torch.from_numpy(np.array(checkpoint.tensor(name)))
-    tensor: torch.Tensor = values.to(dtype) if values.is_floating_point() else values
-    return tensor
+    return values.to(dtype) if values.is_floating_point() else values
 
 
 def _whole(table: Table, like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
