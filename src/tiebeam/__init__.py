@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tiebeam.doctor.guard import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
+    from tiebeam.lens import Lens
     from tiebeam.pair import Matrix, Pair, Tie
     from tiebeam.surgery import tie, untie
     from tiebeam.surgery.module import count, share_storage, tie_, untie_
@@ -26,6 +27,7 @@ _HOME = {
     "Decoder": "tiebeam.decode",
     "Diagnosis": "tiebeam.doctor",
     "Finding": "tiebeam.doctor",
+    "Lens": "tiebeam.lens",
     "Matrix": "tiebeam.pair",
     "Pair": "tiebeam.pair",
     "Report": "tiebeam.inspection",
@@ -51,6 +53,7 @@ __all__ = [
     "Decoder",
     "Diagnosis",
     "Finding",
+    "Lens",
     "Matrix",
     "Pair",
     "Report",
@@ -73,6 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lens":  # a submodule as an attribute, imported on first use
+        return import_module("tiebeam.lens")
     if name not in _HOME:
         raise AttributeError(f"module 'tiebeam' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiebeam.cli.option_names import naming_options
 from tiebeam.errors import BadRequest, UnreadableInput
 
 if TYPE_CHECKING:
@@ -81,10 +81,8 @@ def command(
     from tiebeam.cli import render
     from tiebeam.decode import Sampling, engine_name, open_engine
 
-    try:  # before a model is opened
+    with naming_options("temperature", "top_k", "top_p", "seed"):  # before a model is opened
         sampling = Sampling(temperature, top_k, top_p, seed)
-    except BadRequest as error:
-        raise BadRequest(_as_options(str(error))) from None
     ids = _ids(tokens) if tokens is not None else None
     if (ids is None) == (prompt is None):
         raise BadRequest("give a PROMPT, or its ids with --tokens 1,2,3" + (", not both" if prompt else ""))
@@ -135,12 +133,6 @@ def command(
             click.echo(_summary(document), err=True)
     if as_json:
         render.emit_json(document)
-
-
-def _as_options(message: str) -> str:
-    """Python arguments in an error -> command-line options: top_k=0 -> --top-k 0."""
-    named = re.sub(r"\b(temperature|top_k|top_p|seed)=", lambda found: f"--{found[1]} ", message)
-    return re.sub(r"(--)?\btop_([kp])\b", r"--top-\2", named)
 
 
 def _limit_blas_threads() -> None:
