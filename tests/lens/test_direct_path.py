@@ -1,9 +1,13 @@
 """The closed forms, compared with the explicit V x V matrix of tiny models."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from helpers.building import DIM, VOCAB, llama_config, table, write_model
+from helpers.tiny_models import build
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.lens import direct_path
 from tiebeam.lens.direct_path import Lens
@@ -185,9 +189,6 @@ def test_html_escapes_the_name_of_the_model(tmp_path):
 
 
 def test_the_lens_is_public_and_lazy():
-    import subprocess
-    import sys
-
     program = (
         "import sys, tiebeam\n"
         "assert 'numpy' not in sys.modules\n"
@@ -196,3 +197,34 @@ def test_the_lens_is_public_and_lazy():
         "assert tiebeam.Lens is tiebeam.lens.Lens\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("kind", ["opt", "bloom", "gptj", "mamba", "falcon", "olmo", "xglm"])
+def test_a_family_that_numpy_lacks_gets_its_final_norm_from_transformers(kind, tmp_path):
+    torch = pytest.importorskip("torch")
+    saved = build(kind)
+    with torch.no_grad():
+        for parameter in saved.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    saved.save_pretrained(tmp_path)
+    lens = Lens.open(tmp_path)
+    assert lens.norm
+    assert lens.tables.notes == ()
+    seen = []
+    for module in saved.modules():
+        if "norm" in type(module).__name__.lower():
+            module.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
+    with torch.no_grad():
+        saved(input_ids=torch.tensor([[5, 6, 7]]))
+    x, expected = seen[-1]  # the last norm that runs
+    np.testing.assert_allclose(lens.tables.final_norm(x[0].numpy()), expected[0].numpy(), atol=1e-6)
+
+
+def test_without_transformers_the_note_names_the_extra(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    build("opt").save_pretrained(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    lens = Lens.open(tmp_path)
+    assert not lens.norm
+    assert "needs the extra [hf]" in lens.tables.notes[0]
+    assert "[hf]" not in Lens.open(tmp_path, norm=False).tables.notes[0]

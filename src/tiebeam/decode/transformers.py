@@ -23,7 +23,7 @@ import numpy as np
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.engine import Array, EngineBase, Tokens
 from tiebeam.decode.numpy.vocab_tables import Table
-from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
+from tiebeam.errors import BadRequest, MissingExtra, TiebeamError, UnreadableInput
 
 if TYPE_CHECKING:
     import torch
@@ -187,6 +187,43 @@ class TransformersEngine(EngineBase):
         return output
 
 
+def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
+    """The norm before the head as a function [n, D] -> [n, D], without loading any layer.
+
+    It is the last norm of the model class outside the list of layers.
+    """
+    torch, transformers = _import()
+    with _quiet(transformers), _as_unreadable(checkpoint):
+        config = _config(transformers, checkpoint)
+        with torch.device("meta"):
+            model = _causal_class(transformers, config, checkpoint.config or {})(config)
+    norms = [
+        (name, module)
+        for name, module in model.named_modules()
+        if "norm" in type(module).__name__.lower()
+        and not any(part.isdigit() for part in name.split("."))
+        and not list(module.children())
+    ]
+    if not norms:
+        raise UnreadableInput(f"{type(model).__name__} has no final norm")
+    name, norm = norms[-1]
+    stored = [f"{name}.{key}" for key in norm.state_dict()]
+    bare = name.partition(".")[2]  # some checkpoints leave out the name of the base model
+    if any(key not in checkpoint.tensors for key in stored):
+        stored = [f"{bare}.{key}" for key in norm.state_dict()]
+    missing = next((key for key in stored if key not in checkpoint.tensors), None)
+    if missing is not None:
+        raise UnreadableInput(f"{checkpoint.source} stores no {name}")
+    weights = [_read(checkpoint, key, torch.float32) for key in stored]
+    norm.load_state_dict(dict(zip(norm.state_dict(), weights, strict=True)), assign=True)
+
+    def apply(x: Array) -> Array:  # [n, D] -> [n, D]
+        with torch.no_grad():
+            return _numpy(norm(torch.from_numpy(np.ascontiguousarray(x, np.float32))))
+
+    return apply
+
+
 def _import() -> tuple[Any, Any]:
     try:
         import torch
@@ -198,15 +235,11 @@ def _import() -> tuple[Any, Any]:
 
 def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
     """The model with the checkpoint's weights. `given`: the pair was named by hand, so the head may be missing."""
-    try:
+    with _as_unreadable(checkpoint):
         config = _config(transformers, checkpoint)
         kind = _causal_class(transformers, config, checkpoint.config or {})
         weights = {name: _read(checkpoint, name, dtype) for name in checkpoint.tensors}
         model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
-    except (UnreadableInput, BadRequest):
-        raise
-    except Exception as error:  # transformers raises whatever its model classes raise
-        raise UnreadableInput(f"transformers cannot load {checkpoint.source}: {_first_line(error)}") from error
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
         raise UnreadableInput(f"{type(model).__name__} has no embedding or no LM head")
     pair = {id(m.weight) for m in (model.get_input_embeddings(), model.get_output_embeddings())} if given else set()
@@ -282,6 +315,17 @@ def _numpy(values: torch.Tensor) -> Array:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+@contextmanager
+def _as_unreadable(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever transformers raises for a config or its weights into one sentence."""
+    try:
+        yield
+    except TiebeamError:
+        raise
+    except Exception as error:
+        raise UnreadableInput(f"transformers cannot load {checkpoint.source}: {_first_line(error)}") from error
 
 
 @contextmanager

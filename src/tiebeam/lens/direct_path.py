@@ -81,7 +81,7 @@ class Lens:
         `head` name the tensors where they cannot be found. No layer is loaded or run.
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-        tables = open_tables(checkpoint, embed=embed, head=head)
+        tables = open_tables(checkpoint, embed=embed, head=head, with_norm=norm)
         norm = norm and tables.final_norm is not no_norm
         return cls(tables, norm=norm, scales=scales, progress=progress, source=checkpoint.source)
 

@@ -1,7 +1,8 @@
 """Embedding and head of a model by rows, without its layers.
 
 Rows are read from the file when needed, so a table of any size costs one block of memory. The final norm and the
-scales come from the model's family. For an unknown family the tables are used as stored, with a note.
+scales come from the model's family. For a family that the numpy engine does not have, the final norm comes from
+transformers; without that, the tables are used as stored, with a note.
 """
 
 from __future__ import annotations
@@ -60,9 +61,15 @@ class VocabTables:
         return list(backend.encode(text, add_special_tokens=False).ids)
 
 
-def open_tables(checkpoint: Checkpoint, embed: str | None = None, head: str | None = None) -> VocabTables:
-    """The tables of an open checkpoint; `embed` and `head` name the tensors where they cannot be found."""
-    scale, norm, notes = 1.0, no_norm, []
+def open_tables(
+    checkpoint: Checkpoint, embed: str | None = None, head: str | None = None, *, with_norm: bool = True
+) -> VocabTables:
+    """The tables of an open checkpoint; `embed` and `head` name the tensors where they cannot be found.
+
+    Without `with_norm`, transformers is not asked for a final norm that the numpy engine does not have.
+    """
+    scale, notes = 1.0, []
+    norm: Callable[[Rows], Rows] = no_norm
     readers: tuple[Reader, Reader] | None = None
     vocab = 0
     try:
@@ -78,7 +85,14 @@ def open_tables(checkpoint: Checkpoint, embed: str | None = None, head: str | No
             one, two, _ = open_ends(weights, spec, names, config, embed, head)
             readers, vocab = (one.lookup, two.lookup), two.vocab
     except TiebeamError as error:
-        notes.append(f"the tables are used as stored, without a final norm or scales: {error}")
+        reason = str(error)
+        try:
+            if with_norm:
+                norm = _norm_by_transformers(checkpoint)
+        except TiebeamError as also:
+            reason = f"{error}; {also}"
+        if norm is no_norm:
+            notes.append(f"the tables are used as stored, without a final norm or scales: {reason}")
     if readers is None:
         pair = inspect(checkpoint, embed=embed, head=head).pair
         if pair.tie is Tie.NONE or pair.tie is Tie.HEADLESS:
@@ -88,6 +102,12 @@ def open_tables(checkpoint: Checkpoint, embed: str | None = None, head: str | No
         readers = _reader(checkpoint, one_name), _reader(checkpoint, two_name)
         vocab = min(checkpoint.tensors[name].shape[0] for name in (one_name, two_name))
     return VocabTables(vocab, *readers, scale, norm, _tokenizer(checkpoint), tuple(notes))
+
+
+def _norm_by_transformers(checkpoint: Checkpoint) -> Callable[[Rows], Rows]:
+    from tiebeam.decode.transformers import final_norm
+
+    return final_norm(checkpoint)
 
 
 def no_norm(x: Rows) -> Rows:
