@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.decode.numpy.decoder import Decoder, Token, model_config
 from tiebeam.decode.numpy.vocab_tables import Table
 from tiebeam.decode.sampling import Sampling
 from tiebeam.decode.spec_fields import spec_of
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
 if TYPE_CHECKING:
+    from tiebeam.decode.numpy.decoder import Token
     from tiebeam.decode.perplexity import Perplexity
     from tiebeam.tokenizer import Tokenizer
 
@@ -110,15 +110,17 @@ class EngineBase(ABC):
     source: str
     spec: Sizes
     notes: tuple[str, ...]
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
 
-    @property
-    @abstractmethod
-    def embed(self) -> Table: ...
+    if TYPE_CHECKING:  # fields of one engine, computed on first use by the other
 
-    @property
-    @abstractmethod
-    def head(self) -> Table: ...
+        @property
+        @abstractmethod
+        def embed(self) -> Table: ...
+
+        @property
+        @abstractmethod
+        def head(self) -> Table: ...
 
     @property
     @abstractmethod
@@ -141,7 +143,7 @@ class EngineBase(ABC):
         """The tokenizer of the checkpoint, if it has one."""
         from tiebeam.tokenizer import open_tokenizer
 
-        return open_tokenizer(self.checkpoint)
+        return open_tokenizer(self.checkpoint) if self.checkpoint else None
 
     @cached_property
     def speller(self) -> Tokenizer | None:
@@ -169,6 +171,8 @@ class EngineBase(ABC):
         return self._generate(tokens, n, sampling or Sampling(), stop)
 
     def _generate(self, tokens: list[int], n: int, sampling: Sampling, stop: bool) -> Iterator[Token]:
+        from tiebeam.decode.numpy.decoder import Token
+
         tokenizer = self.speller
         stream = tokenizer.stream(tokens) if tokenizer else None
         stop_ids = tokenizer.stop_ids if tokenizer and stop else frozenset()
@@ -239,6 +243,8 @@ def open_engine(
     """
     if engine not in ENGINES:
         raise BadRequest(f"engine={engine!r} is not one of {', '.join(ENGINES)}")
+    from tiebeam.decode.numpy.decoder import Decoder
+
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     on_cpu = device is None or device == "cpu"
     if engine == "numpy" and not on_cpu:
@@ -262,11 +268,15 @@ def open_engine(
 
 def engine_name(engine: Engine) -> str:
     """ "numpy" or "transformers"."""
+    from tiebeam.decode.numpy.decoder import Decoder
+
     return "numpy" if isinstance(engine, Decoder) else "transformers"
 
 
 def _why_not_numpy(checkpoint: Checkpoint) -> str | None:
     """Why the numpy engine cannot run this architecture; None when it can."""
+    from tiebeam.decode.numpy.decoder import model_config
+
     config, where = model_config(checkpoint)
     try:
         spec_of(config, where)
