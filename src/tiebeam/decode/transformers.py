@@ -2,7 +2,7 @@
 
 The model class comes from `model_type` and the installed transformers; code in the repository never runs. Weights
 are read by tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are
-refused: the conversion of transformers does not carry over every size (head_dim), so some models would run wrong.
+refused: transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
 
 Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
 calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
@@ -131,7 +131,7 @@ class TransformersEngine(EngineBase):
         ids = self.check(tokens)
         if len(cache.tokens) + len(ids) > cache.capacity:
             raise BadRequest(
-                f"the cache has room for {cache.capacity:,} positions and holds {len(cache.tokens):,}; "
+                f"the cache takes {cache.capacity:,} positions and holds {len(cache.tokens):,}; "
                 f"{len(ids):,} more do not fit"
             )
         before = {"past_key_values": cache.keys_values} if cache.keys_values is not None else {}

@@ -155,7 +155,7 @@ def _stop_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 
 def _start(metadata: Mapping[str, Any], kind: str) -> tuple[int, ...]:
-    """The start token, if the file asks for one. SentencePiece files that do not say have one."""
+    """The start token, if the file asks for one. SentencePiece files have one unless they declare otherwise."""
     rule = metadata.get("tokenizer.ggml.pre")
     add = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or rule in (*_WHOLE_WORDS, "tekken"))
     first = metadata.get("tokenizer.ggml.bos_token_id", 1 if kind == "llama" else None)
