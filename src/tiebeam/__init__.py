@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tiebeam.doctor.guard import assert_saved, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
-    from tiebeam.lens.direct_path import Lens
+    from tiebeam.lens import Lens
     from tiebeam.pair import Matrix, Pair, Tie
     from tiebeam.surgery import tie, untie
     from tiebeam.surgery.module import count as count_parameters
@@ -40,7 +40,7 @@ _SOURCES = {
     "Decoder": "tiebeam.decode",
     "Diagnosis": "tiebeam.doctor",
     "Finding": "tiebeam.doctor",
-    "Lens": "tiebeam.lens.direct_path",
+    "Lens": "tiebeam.lens",
     "Matrix": "tiebeam.pair",
     "Pair": "tiebeam.pair",
     "Report": "tiebeam.inspection",

@@ -1,4 +1,4 @@
-"""`tiebeam lens`: a real tokenizer, labels that can be read, and what is said when tokens cannot be found."""
+"""`tiebeam lens`: readable labels from a real tokenizer, and errors for tokens that cannot be found."""
 
 import json
 
@@ -23,11 +23,13 @@ def model(tmp_path_factory):
     return where
 
 
-def test_chosen_tokens_follow_the_option(run, model):
+def test_chosen_tokens_are_shown(run, model):
     code, out, err = run("lens", model, "--tokens", " New", " York", "--quiet")
     assert code == 0, err
-    for word in ("two tables", "·New", "·York", "symmetric", "self-logits", "angles", "joint", "near by head"):
+    for word in ("·New", "·York", "symmetric", "self-logits", "angles", "joint", "nearest in head"):
         assert word in out
+    assert out.splitlines()[0].startswith(f"{model} · ○ untied · ")
+    assert "direct-path logit of the column token after the row token" in out
     assert err == ""
 
 
@@ -46,8 +48,7 @@ def test_text_gives_frequent_tokens_and_norms(run, model, tmp_path):
     (tmp_path / "t.txt").write_text("in New York and in New York City\n" * 5)
     code, out, err = run("lens", model, "--text", tmp_path / "t.txt", "--top", "3", "--quiet")
     assert code == 0, err
-    assert "norms against frequency" in out
-    assert "never" in out
+    assert "rank correlation of row norm and frequency" in out
     _, out, _ = run("lens", model, "--text", tmp_path / "t.txt", "--top", "3", "--json", "--no-norm", "--no-scales")
     found = json.loads(out)
     assert len(found["chosen"]["ids"]) == 3
@@ -55,10 +56,10 @@ def test_text_gives_frequent_tokens_and_norms(run, model, tmp_path):
     assert (found["norm"], found["scales"]) == (False, False)
 
 
-def test_text_of_several_tokens_is_refused_with_its_pieces(run, model):
+def test_text_of_several_tokens_is_refused_with_its_tokens(run, model):
     code, _, err = run("lens", model, "--tokens", "New York", "--quiet")
     assert code == 2
-    assert "not one token" in err
+    assert "'New York' is 3 tokens, not one" in err
     assert "#" in err
 
 
@@ -69,16 +70,17 @@ def test_ids_out_of_range_are_refused(run, model, token):
     assert err.startswith("tiebeam:")
 
 
-def test_model_without_a_tokenizer_can_be_asked_by_id(run, tmp_path):
+def test_a_model_without_a_tokenizer_takes_ids(run, tmp_path):
     where = write_model(tmp_path / "m", {"model.embed_tokens.weight": table(0)}, llama_config(tie_word_embeddings=True))
     code, out, err = run("lens", where, "--tokens", "#3", "#4", "--quiet")
     assert code == 0, err
-    assert "one table" in out
+    assert "● tied" in out
     code, _, err = run("lens", where, "--tokens", "New", "--quiet")
     assert code == 2
     assert "no tokenizer" in err
     code, _, err = run("lens", where, "--text", __file__, "--quiet")
     assert code == 2
+    assert "--text cannot be counted" in err
 
 
 def test_missing_model_is_unreadable(run, tmp_path):

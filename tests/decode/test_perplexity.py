@@ -1,4 +1,4 @@
-"""Perplexity and divergence, against torch's cross-entropy."""
+"""Perplexity and divergence, compared with torch's cross-entropy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from helpers.lively_models import lively, save, sentence
 from helpers.tiny_tokenizers import TEXT, write_tokenizer
-from tiebeam.decode import Decoder, Table, divergence, perplexity
+from tiebeam.decode import Decoder, Table, divergence
+from tiebeam.decode import perplexity as module
+from tiebeam.decode.perplexity import perplexity
 from tiebeam.errors import BadRequest
 
 torch = pytest.importorskip("torch")
@@ -30,7 +32,7 @@ def decoder(where: Path) -> Decoder:
 
 
 def losses(tokens: np.ndarray, context: int, stride: int) -> list[float]:
-    """Every token but the first, scored by torch in the window where it first comes as a target."""
+    """The loss of every token but the first, computed by torch in the first window that has it as a target."""
     model = lively("llama", vocab_size=300)
     found: dict[int, float] = {}
     for begin in range(0, len(tokens) - 1, stride):
@@ -45,7 +47,7 @@ def losses(tokens: np.ndarray, context: int, stride: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("context", "stride"), [(64, 64), (16, 16), (16, 5), (16, 1), (7, 7)])
-def test_nats_per_token_are_torchs(decoder, context, stride):
+def test_nats_per_token_equal_torchs_cross_entropy(decoder, context, stride):
     tokens = sentence(50, vocab=300)
     found = perplexity(decoder, tokens, context=context, stride=stride)
     assert found.tokens == 49
@@ -54,7 +56,7 @@ def test_nats_per_token_are_torchs(decoder, context, stride):
     assert found.perplexity == pytest.approx(math.exp(found.nats_per_token))
 
 
-def test_a_text_longer_than_the_context_is_taken_in_windows(decoder):
+def test_a_text_longer_than_the_context_is_run_in_windows(decoder):
     tokens = sentence(150, vocab=300)  # the context is 64
     assert perplexity(decoder, tokens).nats_per_token == pytest.approx(np.mean(losses(tokens, 64, 64)), abs=1e-5)
 
@@ -68,7 +70,7 @@ def test_bits_per_byte_count_the_bytes_that_were_scored(decoder):
     assert found.bits_per_byte == pytest.approx(found.nats_per_token * found.tokens / math.log(2) / found.bytes)
 
 
-def test_a_start_token_lets_every_byte_count(where, decoder):
+def test_with_a_start_token_every_byte_counts(where, decoder):
     from dataclasses import replace
 
     tokenizer = replace(decoder.tokenizer, start=(0,))
@@ -78,11 +80,11 @@ def test_a_start_token_lets_every_byte_count(where, decoder):
 def test_blocks_of_logits_do_not_change_the_sum(decoder, monkeypatch):
     tokens = sentence(50, vocab=300)
     whole = perplexity(decoder, tokens)
-    monkeypatch.setattr(perplexity, "_LOGITS", 700)  # two rows at a time
+    monkeypatch.setattr(module, "_LOGITS", 700)  # two rows at a time
     assert perplexity(decoder, tokens).nats_per_token == pytest.approx(whole.nats_per_token, abs=1e-6)
 
 
-def test_a_decoder_does_not_diverge_from_itself(decoder):
+def test_a_model_does_not_diverge_from_itself(decoder):
     found = divergence(decoder, decoder, TEXT[1])
     assert found.kl == pytest.approx(0.0, abs=1e-9)
     assert found.agreement == 1.0
@@ -106,17 +108,17 @@ def test_divergence_is_the_mean_kl(decoder):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda d: d.perplexity([5]), "one token has nothing to predict"),
+        (lambda d: d.perplexity([5]), "a text of one token has nothing to predict"),
         (lambda d: d.perplexity(""), "the prompt is empty"),
-        (lambda d: d.perplexity([1, 2], context=65), "a window of 65 does not fit the model's context of 64"),
-        (lambda d: d.perplexity([1, 2], context=8, stride=9), "a stride of 9 leaves gaps between windows of 8"),
+        (lambda d: d.perplexity([1, 2], context=65), "context=65 is outside 1 to 64"),
+        (lambda d: d.perplexity([1, 2], context=8, stride=9), "stride=9 is outside 1 to 8"),
         (lambda d: d.perplexity([1, 300]), "token id 300 is outside the vocabulary of 300"),
         (
             lambda d: divergence(d, d.with_ends(d.embed, Table(np.ones((5, 32), np.float32))), [1, 2]),
-            "vocabularies of 300 and 5 tokens cannot be compared",
+            "a vocabulary of 300 tokens cannot be compared with one of 5",
         ),
     ],
 )
-def test_what_cannot_be_measured_is_refused(decoder, ask, message):
+def test_invalid_requests_are_refused(decoder, ask, message):
     with pytest.raises(BadRequest, match=message):
         ask(decoder)

@@ -15,7 +15,7 @@ def test_greedy_takes_the_likeliest():
     assert Sampling().choose(LOGITS, Sampling().generator()) == 0
 
 
-def test_temperature_one_draws_by_probability():
+def test_temperature_one_samples_by_probability():
     sampling = Sampling(temperature=1.0, seed=3)
     random = sampling.generator()
     counts = np.bincount([sampling.choose(LOGITS, random) for _ in range(4000)], minlength=4) / 4000
@@ -40,12 +40,12 @@ def test_top_p_keeps_the_fewest_that_reach_it(top_p, kept):
     assert len(Sampling(temperature=1.0, top_p=top_p).distribution(LOGITS)[0]) == kept
 
 
-def test_top_k_cuts_before_top_p():
+def test_top_k_applies_before_top_p():
     ids, _ = Sampling(temperature=1.0, top_k=2, top_p=0.6).distribution(LOGITS)
     assert ids.tolist() == [0]  # of the two left, the first has 0.625
 
 
-def test_a_seed_repeats_and_another_differs():
+def test_a_seed_makes_sampling_repeatable():
     logits = np.zeros(1000, np.float32)
 
     def draws(seed: int) -> list[int]:
@@ -60,15 +60,15 @@ def test_a_seed_repeats_and_another_differs():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -1.0}, "temperature must be 0 .greedy. or above; it is -1.0"),
-        ({"temperature": float("nan")}, "temperature must be"),
-        ({"temperature": 1.0, "top_k": 0}, "top-k must be at least 1; it is 0"),
-        ({"temperature": 1.0, "top_p": 0.0}, "top-p must be above 0"),
-        ({"temperature": 1.0, "top_p": 1.5}, "top-p must be above 0 and at most 1; it is 1.5"),
+        ({"temperature": -1.0}, "temperature=-1.0 must be 0 .greedy. or above"),
+        ({"temperature": float("nan")}, "temperature=nan must be"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k=0 must be at least 1"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p=0.0 must be above 0"),
+        ({"temperature": 1.0, "top_p": 1.5}, "top_p=1.5 must be above 0 and at most 1"),
         ({"top_k": 5}, "need a temperature above 0"),
-        ({"temperature": 1.0, "seed": -1}, "seed must not be negative"),
+        ({"temperature": 1.0, "seed": -1}, "seed=-1 must not be negative"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(BadRequest, match=message):
         Sampling(**settings)

@@ -1,9 +1,9 @@
-"""The fits: their gradients against finite differences, their bits against sums, their bounds against matrices."""
+"""Gradients compared with finite differences, bits with sums, bounds with explicit matrices."""
 
 import numpy as np
 import pytest
 
-from tiebeam.lens import bigrams as room
+from tiebeam.lens import bigrams as module
 from tiebeam.lens.bigram_counts import count_bigrams
 from tiebeam.lens.bigrams import FORMS, bits, fit, smoothed_bigram, unigram
 from tiebeam.lens.rank_bounds import bounds, pmi
@@ -21,16 +21,16 @@ def chain(tokens, vocab=12, seed=0):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gradients_are_those_of_the_loss(form, monkeypatch):
+def test_gradients_equal_finite_differences(form):
     counts = chain(400)
-    weights = room._start(form, 12, 4, np.random.default_rng(1))
+    weights = module._start(form, 12, 4, np.random.default_rng(1))
     weights = {k: w.astype(np.float64) for k, w in weights.items()}
     dense = counts.dense().astype(np.float64)
 
     def loss(w):
-        return bits(counts, room._log_probabilities(form, w)) * np.log(2)
+        return bits(counts, module._log_probabilities(form, w)) * np.log(2)
 
-    found = room._gradients(form, weights, dense)
+    found = module._gradients(form, weights, dense)
     for key, matrix in weights.items():
         for _ in range(5):
             at = tuple(RANDOM.integers(n) for n in matrix.shape)
@@ -56,7 +56,7 @@ def test_parameters_are_counted():
     assert sizes == {"EE": 48, "EDE": 48, "EME": 64, "EMLPE": 48 + 64, "EW": 96}
 
 
-def test_references_are_probabilities():
+def test_the_smoothed_bigram_beats_the_unigram():
     train, dev, test = chain(4000, seed=1), chain(1000, seed=2), chain(1000, seed=3)
     assert smoothed_bigram(train, dev, test).bits < unigram(train, test).bits
     assert unigram(train, test).bits == pytest.approx(np.log2(12), abs=0.05)
@@ -69,7 +69,7 @@ def psd_part(S, d):
 
 
 @pytest.mark.parametrize("d", [1, 3, 9])
-def test_bounds_are_the_residuals_of_the_matrices_themselves(d):
+def test_bounds_equal_the_residuals_of_explicit_approximations(d):
     M = RANDOM.standard_normal((9, 9))
     energy = (M**2).sum()
     u, s, v = np.linalg.svd(M)
@@ -93,7 +93,7 @@ def test_no_semidefinite_matrix_found_by_chance_beats_the_bound():
         assert ((M - B @ B.T) ** 2).sum() >= bound - 1e-9
 
 
-def test_a_matrix_of_zeros_has_bounds_and_no_traceback():
+def test_a_matrix_of_zeros_has_bounds():
     assert bounds(np.zeros((4, 4)), 2).any == 0
 
 

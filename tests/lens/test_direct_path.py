@@ -1,13 +1,18 @@
-"""The closed forms against the explicit V x V matrix of tiny models."""
+"""The closed forms, compared with the explicit V x V matrix of tiny models."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from helpers.building import DIM, VOCAB, llama_config, table, write_model
+from helpers.tiny_models import build
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.lens import direct_path as room
-from tiebeam.lens.direct_path import Lens, energy_of
-from tiebeam.lens.survey import effective_rank, norms_by_frequency, spearman, survey
+from tiebeam.lens import direct_path
+from tiebeam.lens.direct_path import Lens
+from tiebeam.lens.lens_report import effective_rank, norms_by_frequency, report_of, spearman
+from tiebeam.lens.matrix_energy import energy_of
 
 GAIN = np.linspace(0.5, 1.5, DIM).astype(np.float32)
 
@@ -28,11 +33,11 @@ def explicit(tied, norm):
 @pytest.fixture(params=[(True, True), (True, False), (False, True), (False, False)], ids=str)
 def case(request, tmp_path, monkeypatch):
     tied, norm = request.param
-    monkeypatch.setattr(room, "_BLOCK_NUMBERS", 1)  # several blocks, the last one short
+    monkeypatch.setattr(direct_path, "_BLOCK_ELEMENTS", 1)  # several blocks, the last one short
     return Lens.open(model(tmp_path / "m", tied), norm=norm), *explicit(tied, norm)
 
 
-def test_energy_of_the_whole_path_is_that_of_the_matrix(case):
+def test_energy_of_the_whole_path_equals_that_of_the_matrix(case):
     lens, _, _, _, M = case
     found, S = lens.energy, (M + M.T) / 2
     values = np.linalg.eigvalsh(S)
@@ -44,33 +49,33 @@ def test_energy_of_the_whole_path_is_that_of_the_matrix(case):
     assert energy_of(M).negative == pytest.approx(found.negative, abs=1e-6)
 
 
-def test_spectrum_is_that_of_the_matrix(case):
+def test_spectrum_equals_that_of_the_matrix(case):
     lens, _, _, _, M = case
     np.testing.assert_allclose(lens.spectrum, np.linalg.svd(M, compute_uv=False)[:DIM], rtol=1e-5)
 
 
-def test_self_logits_and_norms_are_read_off(case):
+def test_self_logits_and_row_norms(case):
     lens, E, _, W, M = case
     np.testing.assert_allclose(lens.self_logits, np.diag(M), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(lens.norms[0], np.linalg.norm(E, axis=1), rtol=1e-6)
     np.testing.assert_allclose(lens.norms[1], np.linalg.norm(W, axis=1), rtol=1e-6)
 
 
-def test_angles_are_those_between_the_tables(case):
+def test_angles_equal_those_between_the_tables(case):
     lens, E, _, W, _ = case
     one, two = np.linalg.qr(E)[0], np.linalg.qr(W)[0]
     expected = np.arccos(np.clip(np.linalg.svd(one.T @ two, compute_uv=False), -1, 1))
     np.testing.assert_allclose(lens.angles, expected, atol=1e-5)
 
 
-def test_joint_spectrum_is_that_of_both_tables_side_by_side(case):
+def test_joint_spectrum_equals_that_of_the_concatenated_tables(case):
     lens, E, _, W, _ = case
     both = np.concatenate([E / np.linalg.norm(E), W / np.linalg.norm(W)], axis=1)
     squares = np.linalg.svd(both, compute_uv=False) ** 2
     np.testing.assert_allclose(lens.joint_spectrum, squares / squares.sum(), atol=1e-9)
 
 
-def test_chosen_tokens_are_a_part_of_the_matrix(case):
+def test_chosen_tokens_give_a_submatrix(case):
     lens, _, _, _, M = case
     ids = [3, 17, 39, 3]
     np.testing.assert_allclose(lens.direct(ids).matrix, M[np.ix_(ids, ids)], rtol=1e-4, atol=1e-5)
@@ -102,7 +107,7 @@ def test_rank_deficient_tables_have_as_many_angles_as_ranks(tmp_path):
     assert lens.energy.rank == 3
 
 
-def test_an_unknown_architecture_is_looked_at_as_it_is_with_a_note(tmp_path):
+def test_an_unknown_architecture_is_used_as_stored_with_a_note(tmp_path):
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
     config = {
         **llama_config(tie_word_embeddings=False),
@@ -110,7 +115,7 @@ def test_an_unknown_architecture_is_looked_at_as_it_is_with_a_note(tmp_path):
         "architectures": ["NobodysForCausalLM"],
     }
     lens = Lens.open(write_model(tmp_path / "m", tensors, config))
-    assert "without a final norm" in lens.ends.notes[0]
+    assert "without a final norm" in lens.tables.notes[0]
     assert not lens.norm
     np.testing.assert_allclose(lens.direct([1, 2]).matrix, table(0)[[1, 2]] @ table(1)[[1, 2]].T, rtol=1e-5)
 
@@ -147,8 +152,8 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path, ids):
         Lens.open(model(tmp_path / "m", True)).direct(ids)
 
 
-def test_survey_without_tokens_is_about_the_whole(tmp_path):
-    found = survey(Lens.open(model(tmp_path / "m", False)))
+def test_a_report_without_tokens_covers_the_whole_vocabulary(tmp_path):
+    found = report_of(Lens.open(model(tmp_path / "m", False)))
     assert "chosen" not in found
     assert found["joint"][-1]["kept"] == pytest.approx(1.0)
     assert not found["one_table"]
@@ -163,7 +168,7 @@ def test_norms_by_frequency_count_every_token_once():
     assert abs(found["spearman"]["embed"]) < 0.3
 
 
-def test_rank_correlation_takes_ties_at_their_mean():
+def test_rank_correlation_gives_ties_their_mean_rank():
     assert spearman(np.array([1.0, 1, 2, 3]), np.array([5.0, 5, 7, 9])) == pytest.approx(1.0)
     assert spearman(np.array([1.0, 2, 3]), np.array([9.0, 5, 1])) == pytest.approx(-1.0)
     assert spearman(np.ones(3), np.array([1.0, 2, 3])) is None
@@ -174,10 +179,70 @@ def test_effective_rank_of_equal_values_is_their_number():
     assert effective_rank(np.zeros(3)) == 0
 
 
-def test_one_table_is_the_same_numbers_not_the_same_space(tmp_path):
+def test_tied_means_equal_numbers_not_equal_column_spaces(tmp_path):
     assert Lens.open(model(tmp_path / "tied", True)).one_table
     turned = table(0) @ np.random.default_rng(3).standard_normal((DIM, DIM)).astype(np.float32)
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": turned, "model.norm.weight": GAIN}
     lens = Lens.open(write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False)))
     assert lens.angles.max() < 1e-3
     assert not lens.one_table
+
+
+def test_print_shows_the_headline_and_the_figures(tmp_path):
+    for tied, words in ((True, "tied"), (False, "untied")):
+        lens = Lens.open(model(tmp_path / words, tied))
+        headline, *rows = str(lens).splitlines()
+        assert headline == f"{tmp_path / words} · {words} · {VOCAB} x {DIM} · with the final norm"
+        names = [row.split()[0] for row in rows]
+        assert names == ["symmetric", "negative", "rank", "self-logits"] + ([] if tied else ["angles", "joint"])
+        assert f"{100 * lens.energy.symmetric:.1f}%" in rows[0]
+        assert repr(lens) == f"<Lens of {tmp_path / words}: {VOCAB} x {DIM}>"
+
+
+def test_html_escapes_the_name_of_the_model(tmp_path):
+    found = Lens.open(model(tmp_path / "<b>", False))._repr_html_()
+    assert "&lt;b&gt;" in found
+    assert "<b>" + str(tmp_path) in found  # only the tag of the headline
+    assert found.count("<tr>") == 6
+
+
+def test_the_lens_is_public_and_lazy():
+    program = (
+        "import sys, tiebeam\n"
+        "assert 'numpy' not in sys.modules\n"
+        "import tiebeam.lens\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert tiebeam.Lens is tiebeam.lens.Lens\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("kind", ["opt", "bloom", "gptj", "mamba", "falcon", "olmo", "xglm"])
+def test_a_family_that_numpy_lacks_gets_its_final_norm_from_transformers(kind, tmp_path):
+    torch = pytest.importorskip("torch")
+    saved = build(kind)
+    with torch.no_grad():
+        for parameter in saved.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    saved.save_pretrained(tmp_path)
+    lens = Lens.open(tmp_path)
+    assert lens.norm
+    assert lens.tables.notes == ()
+    seen = []
+    for module in saved.modules():
+        if "norm" in type(module).__name__.lower():
+            module.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
+    with torch.no_grad():
+        saved(input_ids=torch.tensor([[5, 6, 7]]))
+    x, expected = seen[-1]  # the last norm that runs
+    np.testing.assert_allclose(lens.tables.final_norm(x[0].numpy()), expected[0].numpy(), atol=1e-6)
+
+
+def test_without_transformers_the_note_names_the_extra(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    build("opt").save_pretrained(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    lens = Lens.open(tmp_path)
+    assert not lens.norm
+    assert "needs the extra [hf]" in lens.tables.notes[0]
+    assert "[hf]" not in Lens.open(tmp_path, norm=False).tables.notes[0]

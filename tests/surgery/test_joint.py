@@ -1,6 +1,8 @@
 """One table and two maps: the arithmetic against its obvious twin, the exact limit, and what is written."""
 
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -240,10 +242,23 @@ def test_a_few_words_are_too_few(model):
         join(open_case(model), "w1 w2 w3")
 
 
-def test_a_model_that_cannot_be_run_says_why(tmp_path, text):
+def test_a_model_that_no_engine_can_run_is_refused_with_the_reason(tmp_path, text, monkeypatch):
     build("mamba", tie_word_embeddings=False).save_pretrained(tmp_path / "m")
-    with pytest.raises((UnreadableInput, BadRequest), match="mamba"):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UnreadableInput, match=r"'mamba'.*needs the extra \[hf\]"):
         join(open_case(tmp_path / "m"), text)
+
+
+def test_a_model_that_transformers_runs_is_tied_jointly_and_written_expanded(model, tmp_path, text):
+    build("opt", tie_word_embeddings=False).save_pretrained(tmp_path / "m")
+    shutil.copy(model / "tokenizer.json", tmp_path / "m")
+    joining = join(open_case(tmp_path / "m"), text, Recipe(rank=2 * 32, power=1.0, balance=1.0))
+    assert joining.fitted.after.kl < 1e-5  # twice the width keeps everything
+    with pytest.raises(BadRequest, match="expand=True"):
+        joining.plan()
+    outcome = carry_out(joining.plan(expand=True), tmp_path / "t", QUICK)
+    assert outcome.measured["after"]["kl"] < 1e-5
+    assert torch.allclose(torch_logits(tmp_path / "t"), torch_logits(tmp_path / "m"), atol=1e-4)
 
 
 def test_a_shared_model_has_no_two_matrices_to_join(tmp_path, text):

@@ -1,4 +1,4 @@
-"""Text and tokens: tokenizer.json, and the two kinds that a GGUF carries, against the libraries they came from."""
+"""tokenizer.json and both kinds of GGUF tokenizers, compared with the libraries that made them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return found
 
 
-def test_tokenizer_json_is_read_with_its_end_tokens(plain):
+def test_tokenizer_json_is_read_with_its_stop_ids(plain):
     assert plain.size == 380
-    assert plain.ends == {5, 7}
+    assert plain.stop_ids == {5, 7}
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_what_is_encoded_is_decoded(plain, text):
+def test_decoding_inverts_encoding(plain, text):
     assert plain.decode(plain.encode(text)) == text
 
 
@@ -55,9 +55,9 @@ def test_streaming_gives_the_same_text_and_never_half_a_character(plain, text, s
     push = plain.stream(ids[:split])
     pieces = [push(token, last=i == len(ids) - 1) for i, token in enumerate(ids[split:], split)]
     assert all("\ufffd" not in piece for piece in pieces)
-    start = plain.decode(ids[:split])
-    if "\ufffd" not in start:
-        assert start + "".join(pieces) == text
+    starts = [plain.decode(ids[:shown]) for shown in range(split, -1, -1)]
+    start = next(start for start in starts if not start.endswith("\ufffd"))  # whole characters of the prompt
+    assert start + "".join(pieces) == text
 
 
 def test_a_prompt_that_ends_inside_a_character_is_continued(plain):
@@ -69,7 +69,7 @@ def test_a_prompt_that_ends_inside_a_character_is_continued(plain):
 
 
 def byte_level_metadata(tokenizer: Tokenizer, rule: str = "gpt-2", **more: Any) -> dict[str, Any]:
-    """The same tokenizer as a GGUF's metadata has it."""
+    """GGUF metadata of a tokenizer."""
     import json
 
     model = json.loads(tokenizer.backend.to_str())["model"]
@@ -87,34 +87,34 @@ def byte_level_metadata(tokenizer: Tokenizer, rule: str = "gpt-2", **more: Any) 
 
 
 @pytest.mark.parametrize("text", TRICKY + TEXT)
-def test_a_byte_level_gguf_tokenizer_is_the_original(plain, text):
-    rebuilt = gguf.build(byte_level_metadata(plain), "m.gguf")
+def test_a_byte_level_gguf_tokenizer_equals_the_original(plain, text):
+    rebuilt = gguf.rebuild(byte_level_metadata(plain), "m.gguf")
     assert rebuilt.encode(text) == plain.encode(text)
     assert rebuilt.decode(rebuilt.encode(text)) == text
 
 
 def test_special_tokens_are_matched_whole(plain):
-    rebuilt = gguf.build(byte_level_metadata(plain), "m.gguf")
+    rebuilt = gguf.rebuild(byte_level_metadata(plain), "m.gguf")
     assert rebuilt.encode("a<s>b")[1] == 0
 
 
 @pytest.mark.parametrize(("add", "first"), [(True, 0), (False, None), (None, None)])
-def test_the_start_token_is_added_when_the_file_says_so(plain, add, first):
+def test_the_start_token_is_added_when_the_file_asks_for_it(plain, add, first):
     more = {} if add is None else {"tokenizer.ggml.add_bos_token": add}
-    rebuilt = gguf.build(byte_level_metadata(plain, **more), "m.gguf")
+    rebuilt = gguf.rebuild(byte_level_metadata(plain, **more), "m.gguf")
     expected = plain.encode("hello")
     assert rebuilt.encode("hello") == ([first, *expected] if first is not None else expected)
-    assert rebuilt.ends == {9}
+    assert rebuilt.stop_ids == {9}
 
 
-def test_llama3_files_have_a_start_token_unless_they_say_otherwise(plain):
-    assert gguf.build(byte_level_metadata(plain, "llama-bpe"), "m.gguf").start == (0,)
+def test_llama3_files_have_a_start_token_unless_they_declare_none(plain):
+    assert gguf.rebuild(byte_level_metadata(plain, "llama-bpe"), "m.gguf").start == (0,)
     more = {"tokenizer.ggml.add_bos_token": False}
-    assert gguf.build(byte_level_metadata(plain, "llama-bpe", **more), "m.gguf").start == ()
+    assert gguf.rebuild(byte_level_metadata(plain, "llama-bpe", **more), "m.gguf").start == ()
 
 
-def test_the_rules_for_splitting_are_those_of_transformers():
-    """Where transformers knows a rule by the same name, every text is split alike."""
+def test_pre_tokenizers_equal_those_of_transformers():
+    """Every rule that transformers knows by the same name splits every text the same way."""
     mapping = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
     from tokenizers import Regex, pre_tokenizers
 
@@ -122,16 +122,16 @@ def test_the_rules_for_splitting_are_those_of_transformers():
         split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
         return [piece for piece, _ in split.pre_tokenize_str(text)]
 
-    shared = gguf._SPLITS.keys() & mapping.GGUF_PRE_TOKENIZER_SPLITS.keys()
-    assert {"llama-bpe", "qwen2", "tekken", "gpt-4o"} <= shared
-    for rule in sorted(shared):
+    common = gguf._SPLITS.keys() & mapping.GGUF_PRE_TOKENIZER_SPLITS.keys()
+    assert {"llama-bpe", "qwen2", "tekken", "gpt-4o"} <= common
+    for rule in sorted(common):
         for text in TRICKY + TEXT:
             ours = pieces(gguf._SPLITS[rule], text)
             assert ours == pieces((mapping.GGUF_PRE_TOKENIZER_SPLITS[rule],), text), rule
 
 
-def test_smollm_takes_digits_one_by_one(plain):
-    rebuilt = gguf.build(byte_level_metadata(plain, "smollm"), "m.gguf")
+def test_smollm_splits_numbers_into_digits(plain):
+    rebuilt = gguf.rebuild(byte_level_metadata(plain, "smollm"), "m.gguf")
     digits = [rebuilt.decode([token]) for token in rebuilt.encode("6789")]
     assert digits == ["6", "7", "8", "9"]
 
@@ -164,38 +164,38 @@ def sentencepiece(request) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("text", TRICKY + TEXT)
-def test_a_sentencepiece_gguf_tokenizer_is_sentencepiece(sentencepiece, text):
+def test_a_sentencepiece_gguf_tokenizer_equals_sentencepiece(sentencepiece, text):
     model, metadata = sentencepiece
-    rebuilt = gguf.build(metadata, "m.gguf")
+    rebuilt = gguf.rebuild(metadata, "m.gguf")
     assert rebuilt.encode(text) == [model.bos_id(), *model.encode(text)]
     assert rebuilt.decode(rebuilt.encode(text)[1:]) == text
 
 
-def test_a_sentencepiece_model_without_word_of_a_start_token_has_one(sentencepiece):
+def test_a_sentencepiece_model_has_a_start_token_unless_it_declares_none(sentencepiece):
     model, metadata = sentencepiece
-    assert gguf.build(metadata, "m.gguf").start == (model.bos_id(),)
-    told = {**metadata, "tokenizer.ggml.add_bos_token": False}
-    assert gguf.build(told, "m.gguf").start == ()
+    assert gguf.rebuild(metadata, "m.gguf").start == (model.bos_id(),)
+    without = {**metadata, "tokenizer.ggml.add_bos_token": False}
+    assert gguf.rebuild(without, "m.gguf").start == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer.ggml.pre": "klingon"}, "splits text by the rule 'klingon', which is not known"),
-        ({"tokenizer.ggml.model": "bert"}, "holds a 'bert' tokenizer"),
-        ({"tokenizer.ggml.tokens": []}, "holds no tokens for it"),
+        ({"tokenizer.ggml.pre": "klingon"}, "has the unknown pre-tokenizer 'klingon'"),
+        ({"tokenizer.ggml.model": "bert"}, "has a 'bert' tokenizer"),
+        ({"tokenizer.ggml.tokens": []}, "has no tokens"),
         ({"tokenizer.ggml.model": "llama"}, "380 tokens but 0 scores"),
-        ({"tokenizer.ggml.tokens": [1, 2, 3]}, r"cannot be rebuilt \(use --tokens\)"),
+        ({"tokenizer.ggml.tokens": [1, 2, 3]}, r"cannot be rebuilt \(give token ids\)"),
         (
             {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0] * 380, "tokenizer.ggml.token_type": [1]},
-            r"cannot be rebuilt \(use --tokens\)",
+            r"cannot be rebuilt \(give token ids\)",
         ),
     ],
 )
 def test_tokenizers_that_cannot_be_rebuilt_are_refused(plain, changes, message):
     with pytest.raises(UnreadableInput, match=message) as caught:
-        gguf.build({**byte_level_metadata(plain), **changes}, "m.gguf")
-    assert "--tokens" in str(caught.value)
+        gguf.rebuild({**byte_level_metadata(plain), **changes}, "m.gguf")
+    assert "give token ids" in str(caught.value)
 
 
 def test_a_model_without_a_tokenizer_has_none(tmp_path):

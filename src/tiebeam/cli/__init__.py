@@ -110,7 +110,7 @@ def _help(ctx: click.Context, verb: str | None) -> None:
 
 
 _ARGUMENT = re.compile(
-    r"""\b(?P<name>[a-z_]+)=(?:(?P<flag>True|False)\b|(?P<quote>["'])(?P<text>[^"']*)(?P=quote)|(?P<number>\d[\d._]*\b))"""
+    r"""\b(?P<name>[a-z_]+)=(?:(?P<flag>True|False)\b|(?P<quote>["'])(?P<text>[^"']*)(?P=quote)|(?P<number>-?\d[\d._]*\b))"""
 )
 
 
@@ -134,7 +134,11 @@ def to_options(message: str, command: click.Command | None) -> str:
     subject = message.split(" must be ", 1)[0].replace("_", "-")
     if f"--{subject}" in known:
         message = f"--{subject}{message[len(subject) :]}"
-    return _ARGUMENT.sub(option, message)
+    message = _ARGUMENT.sub(option, message)
+    for name in known:
+        if "-" in name[2:]:  # top_k can only be an argument; a single word may be a plain word
+            message = re.sub(rf"\b{name[2:].replace('-', '_')}\b", name, message)
+    return message
 
 
 def main(arguments: list[str] | None = None) -> None:

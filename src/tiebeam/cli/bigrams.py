@@ -1,4 +1,4 @@
-"""`tiebeam bigrams`: what a tied, bridged and untied direct path can say, in bits."""
+"""`tiebeam bigrams`: what a tied and an untied direct path can represent, in bits per token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tiebeam.lens.zero_layer import ZeroLayer
 
 
-@click.command(short_help="What a model with no layers can say.")
+@click.command(short_help="Fit tied and untied models without layers to bigrams.")
 @click.argument("text", nargs=-1, type=click.Path())
-@click.option("--vocab", type=int, default=1024, show_default=True, metavar="N", help="Tokens of the BPE to train.")
+@click.option("--vocab", type=int, default=1024, show_default=True, metavar="N", help="Vocabulary of the BPE to train.")
 @click.option("--dim", type=int, default=64, show_default=True, metavar="D", help="Width of every form.")
-@click.option("--steps", type=int, default=400, show_default=True, metavar="N", help="Full-batch steps of each fit.")
-@click.option("--forms", metavar="A,B", help="Some of EE,EDE,EME,EMLPE,EW (default: all).")
-@click.option("--top", type=int, metavar="N", help="Keep the N most frequent tokens, fold the rest into one.")
-@click.option("--max-bytes", type=int, metavar="N", help="Take at most this much text.")
+@click.option("--steps", type=int, default=400, show_default=True, metavar="N", help="Full-batch steps per fit.")
+@click.option("--forms", metavar="A,B", help="Forms to fit, of EE,EDE,EME,EMLPE,EW. Default: all.")
+@click.option("--top", type=int, metavar="N", help="Keep the N most frequent tokens, map the rest to one.")
+@click.option("--max-bytes", type=int, metavar="N", help="Use at most N bytes of text.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -28,11 +28,11 @@ def command(
     text: tuple[str, ...], vocab: int, dim: int, steps: int, forms: str | None, top: int | None,
     max_bytes: int | None, seed: int, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Fit the direct path token -> E -> logits to TEXT's own bigrams, in every form that tying leaves open.
+    """Fit models without layers, token -> E -> logits, to the bigrams of TEXT, in every form that tying allows.
 
-    E.Eᵀ is a tied model without layers: symmetric, and unable to score any token below 0 after itself.
-    E.diag(±1).Eᵀ is symmetric only, E.M.Eᵀ has one d x d map between, E.W two tables. Each is judged on documents
-    that it never saw. Without TEXT, on this Python's own library.
+    E.Eᵀ is a tied model: symmetric, and a token never has a negative logit after itself. E.diag(±1).Eᵀ is symmetric,
+    E.M.Eᵀ has a d x d map in between, E.W has two tables (untied). All are measured on held-out documents. Without
+    TEXT, the Python standard library is the text.
 
     \b
     tiebeam bigrams
@@ -50,19 +50,20 @@ def command(
     if as_json:
         render.emit_json({**found.to_dict(), "corpus": corpus.to_dict()})
     else:
-        _tell(found)
+        _print(found)
 
 
-def _tell(found: ZeroLayer) -> None:
+def _print(found: ZeroLayer) -> None:
+    from tiebeam.lens.bigrams import NAMES
+
     console = render.console()
     console.print(
         render.styled(
-            ("What pairs of tokens can tell", "bold"),
-            f" · {found.vocab:,} tokens, width {found.dim}, {found.pairs['train']:,} pairs to learn from, "
+            ("Bigram study", "bold"),
+            f" · vocabulary {found.vocab:,}, width {found.dim}, {found.pairs['train']:,} training pairs, "
             f"{found.pairs['test']:,} held out",
         )
     )
-    worst = found.unigram.bits
     scale = max((row.bits for row in found.rows()), default=1.0) or 1.0
     style = {"EE": render.TIED, "EW": render.UNTIED}
     lines = [["", "bits/token", "parameters", ""]]
@@ -73,10 +74,10 @@ def _tell(found: ZeroLayer) -> None:
         console.print(line)
     b = found.bounds
     console.print()
-    console.print(render.styled((f"The table itself (PMI), and what rank {b.dim} must leave out of it", "bold")))
+    console.print(render.styled((f"PMI of the bigrams, and the error of rank-{b.dim} approximations", "bold")))
     shares = [
-        ["antisymmetric", f"{b.antisymmetric:.3f}", "of its energy: out of reach of every symmetric path"],
-        ["negative", f"{b.negative:.3f}", "of the symmetric half's energy: out of reach of E.Eᵀ at any width"],
+        ["antisymmetric", f"{b.antisymmetric:.3f}", "of the energy; a symmetric path cannot represent it"],
+        ["negative", f"{b.negative:.3f}", "of the symmetric part's energy; E.Eᵀ cannot represent it at any width"],
         ["residual", f"{b.any:.3f}", "any matrix (E.W, E.M.Eᵀ)"],
         ["", f"{b.symmetric:.3f}", "symmetric (E.diag(±1).Eᵀ)"],
         ["", f"{b.semidefinite:.3f}", "positive semidefinite (E.Eᵀ)"],
@@ -84,9 +85,8 @@ def _tell(found: ZeroLayer) -> None:
     for line in render.columns(shares, "<><"):
         console.print(line)
     console.print()
-    for sentence in found.says:
+    for sentence in found.conclusions:
         console.print(render.wrapped(sentence, console.width))
-    if any(row.bits > worst for row in found.fits.values()):
-        console.print(
-            render.wrapped("A form above the unigram has not converged: give it more --steps.", console.width)
-        )
+    if found.unconverged:
+        names = ", ".join(NAMES[form] for form in found.unconverged)
+        console.print(render.wrapped(f"Not converged (worse than the unigram): {names}. Raise --steps.", console.width))

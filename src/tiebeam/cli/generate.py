@@ -1,4 +1,4 @@
-"""`tiebeam generate`: text out of a checkpoint, on NumPy."""
+"""`tiebeam generate`: text from a checkpoint, by either engine."""
 
 from __future__ import annotations
 
@@ -12,37 +12,40 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tiebeam._fs import atomic_path
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, UnreadableInput
 
 if TYPE_CHECKING:
-    from tiebeam.decode import Decoder, Token
+    from tiebeam.decode import Engine, Token
 
 _DEFAULT_NEW = 64
 
 
-@click.command(short_help="Text, on NumPy.")
+@click.command(short_help="Generate text from a checkpoint.")
 @click.argument("model")
 @click.argument("prompt", required=False)
-@click.option(
-    "-n", "--new", type=int, metavar="N", help=f"How many tokens to make. Default: {_DEFAULT_NEW}, if they fit."
-)
-@click.option(
-    "--temperature", type=float, default=0.0, metavar="T", help="Draw at this temperature. Default: 0, greedy."
-)
-@click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens only.")
-@click.option("--top-p", type=float, metavar="P", help="Draw from the fewest tokens whose probabilities reach P.")
-@click.option("--seed", type=int, metavar="S", help="Make a draw repeatable.")
+@click.option("-n", "--new", type=int, metavar="N", help=f"New tokens. Default: {_DEFAULT_NEW}, if the context allows.")
+@click.option("--temperature", type=float, default=0.0, metavar="T", help="Sampling temperature. Default: 0, greedy.")
+@click.option("--top-k", type=int, metavar="K", help="Sample from the K likeliest tokens.")
+@click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens whose probabilities reach P.")
+@click.option("--seed", type=int, metavar="S", help="Make sampling repeatable.")
 @click.option("--tokens", metavar="IDS", help="The prompt as token ids, 1,2,3: for a model without a tokenizer.")
 @click.option("--top", type=int, metavar="N", help="Print the N likeliest next tokens after the prompt.")
 @click.option("--logits", type=click.Path(dir_okay=False), metavar="FILE", help="Save the prompt's logits as .npy.")
 @click.option(
+    "--engine",
+    type=click.Choice(["auto", "numpy", "transformers"]),
+    default="auto",
+    help="What runs the model. Default: numpy where it knows the family, else transformers (extra [hf]).",
+)
+@click.option("--device", metavar="DEVICE", help="torch device, such as cuda or mps; runs with transformers.")
+@click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "float16", "bfloat16"]),
     default="float32",
-    help="Hold the weights so; the 16-bit types round them and compute in float32. Default: float32.",
+    help="Type of the weights; numpy rounds to the 16-bit types and computes in float32. Default: float32.",
 )
-@click.option("--embed", metavar="NAME", help="The embedding's tensor, where the architecture's name is not stored.")
-@click.option("--head", metavar="NAME", help="The head's tensor.")
+@click.option("--embed", metavar="NAME", help="The embedding's tensor, if it is not under the family's name.")
+@click.option("--head", metavar="NAME", help="The LM head's tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def command(
     model: str,
@@ -55,55 +58,65 @@ def command(
     tokens: str | None,
     top: int | None,
     logits: str | None,
+    engine: str,
+    device: str | None,
     dtype: str,
     embed: str | None,
     head: str | None,
     as_json: bool,
 ) -> None:
-    """Continue PROMPT with MODEL, greedily unless told otherwise. No torch is needed.
+    """Continue PROMPT with MODEL: greedy, or sampled with --temperature.
 
-    The head is whichever matrix the tie says. A PROMPT of - is read from standard input. With --top or --logits,
-    text is made only if -n asks for it.
+    The model's own tie decides which matrix is the LM head. A PROMPT of - is read from standard input. With --top or
+    --logits, text is generated only if -n asks for it.
 
     \b
     tiebeam generate model.gguf "The capital of France is" -n 24
     tiebeam generate ./checkpoint "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 1
     tiebeam generate ./checkpoint "The capital of France is" --top 10
     tiebeam generate ./checkpoint --tokens 1,2,3 --logits logits.npy
+    tiebeam generate ./opt-125m "Hello" --engine transformers --device cuda
     """
-    _share_the_machine()
+    _limit_blas_threads()
     from tiebeam.cli import render
-    from tiebeam.decode import Decoder, Sampling
+    from tiebeam.decode import Sampling, engine_name, open_engine
 
-    sampling = Sampling(temperature, top_k, top_p, seed)  # wrong settings are said before a model is opened
+    sampling = Sampling(temperature, top_k, top_p, seed)  # checked before a model is opened
     ids = _ids(tokens) if tokens is not None else None
     if (ids is None) == (prompt is None):
         raise BadRequest("give a PROMPT, or its ids with --tokens 1,2,3" + (", not both" if prompt else ""))
     if top is not None and top < 1:
-        raise BadRequest(f"--top {top} would print nothing; ask for at least 1")
+        raise BadRequest(f"--top is {top}; it must be at least 1")
     text = sys.stdin.read() if prompt == "-" else prompt
+    if text == "":
+        raise BadRequest("the prompt is empty; give some text, or a start token with --tokens")
 
     start = time.perf_counter()
-    decoder = Decoder.open(model, embed=embed, head=head, dtype=dtype)
-    ids = ids if text is None else decoder.encode(text)
+    if engine == "numpy" and device not in (None, "cpu"):
+        raise BadRequest(f"--engine numpy has no --device {device}; use --engine transformers")
+    opened = open_engine(model, engine=engine, device=device, embed=embed, head=head, dtype=dtype)
+    if text is not None and opened.tokenizer is None:
+        raise UnreadableInput(f"{opened.source} has no tokenizer; give the prompt as token ids: --tokens 1,2,3")
+    ids = ids if text is None else opened.encode(text)
     assert ids is not None
-    if new is None:  # nobody asked for a number: what the context leaves is enough
-        room = max(1, decoder.spec.context - len(ids))
-        new = min(_DEFAULT_NEW, room) if top is None and logits is None else 0
-    stream = decoder.generate(ids, new, sampling=sampling)  # checks everything, runs nothing yet
-    opened = time.perf_counter() - start
-    notes = [*decoder.notes, *_spelling(decoder)]
-    document: dict[str, Any] = {"model": model, "prompt": text, "prompt_tokens": ids, "notes": notes}
+    if new is None:
+        left = max(1, opened.spec.context - len(ids))
+        new = min(_DEFAULT_NEW, left) if top is None and logits is None else 0
+    stream = opened.generate(ids, new, sampling=sampling)  # checks the request; the model runs when it is read
+    seconds = time.perf_counter() - start
+    notes = [*opened.notes, *_padding_note(opened)]
+    document: dict[str, Any] = {"model": model, "engine": engine_name(opened), "prompt": text}
+    document |= {"prompt_tokens": ids, "notes": notes}
     console = None if as_json else render.console()
     if console:
         for note in notes:
             click.echo(f"note: {note}", err=True)
     if logits is not None:
-        document["logits"] = _save_logits(decoder, ids, Path(logits))
+        document["logits"] = _save_logits(opened, ids, Path(logits))
         if console:
             console.print(f"{logits}: float32 {document['logits']['shape']}")
     if top is not None:
-        document["top"] = _likeliest(decoder, ids, top)
+        document["top"] = _likeliest(opened, ids, top)
         if console:
             rows = [[f"{t['probability']:.1%}", f"{t['id']}", _shown(t["text"])] for t in document["top"]]
             for line in render.columns(rows, ">><"):
@@ -111,30 +124,30 @@ def command(
     if new:
         shown = None
         if console:
-            shown = text if text is not None and decoder.speller else ",".join(map(str, ids))
-        document |= _speak(stream, shown, spelled=decoder.speller is not None)
+            shown = text if text is not None and opened.speller else ",".join(map(str, ids))
+        document |= _run(stream, shown, has_text=opened.speller is not None)
         document["stopped"] = "length" if len(document["tokens"]) == new else "end"
-        document["seconds"]["open"] = opened
+        document["seconds"]["open"] = seconds
         if console:
             click.echo(_summary(document), err=True)
     if as_json:
         render.emit_json(document)
 
 
-def _share_the_machine() -> None:
-    """On a machine that is already full, one BLAS thread: two that wait for each other's core are far slower.
+def _limit_blas_threads() -> None:
+    """Use one BLAS thread when all cores are busy: two threads that wait for each other's core are far slower.
 
-    Said by a variable that BLAS reads once, when NumPy is first imported; whoever has set one knows better.
+    BLAS reads the variable once, when NumPy is first imported. A value set by the user is kept.
     """
-    said = any(name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    if said or "numpy" in sys.modules or not hasattr(os, "getloadavg"):
+    chosen = any(name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if chosen or "numpy" in sys.modules or not hasattr(os, "getloadavg"):
         return
     if os.getloadavg()[0] >= (os.cpu_count() or 1):
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
-def _speak(stream: Iterator[Token], prompt: str | None, spelled: bool) -> dict[str, Any]:
-    """Run the stream; with a prompt to start from, show it and each token as it comes."""
+def _run(stream: Iterator[Token], prompt: str | None, has_text: bool) -> dict[str, Any]:
+    """Generate. With `prompt`, print it and each token as it comes."""
     made: list[Token] = []
     began = first = time.perf_counter()
     if prompt is not None:
@@ -145,7 +158,7 @@ def _speak(stream: Iterator[Token], prompt: str | None, spelled: bool) -> dict[s
             first = time.perf_counter()
         made.append(token)
         if prompt is not None:
-            sys.stdout.write(token.text if spelled else f",{token.id}")
+            sys.stdout.write(token.text if has_text else f",{token.id}")
             sys.stdout.flush()
     end = time.perf_counter()
     if prompt is not None:
@@ -153,7 +166,7 @@ def _speak(stream: Iterator[Token], prompt: str | None, spelled: bool) -> dict[s
         sys.stdout.flush()
     return {
         "tokens": [token.id for token in made],
-        "text": "".join(token.text for token in made) if spelled else None,
+        "text": "".join(token.text for token in made) if has_text else None,
         "seconds": {"prompt": first - began, "new": end - first},
         "tokens_per_second": (len(made) - 1) / (end - first) if len(made) > 1 else None,
     }
@@ -162,7 +175,7 @@ def _speak(stream: Iterator[Token], prompt: str | None, spelled: bool) -> dict[s
 def _summary(document: dict[str, Any]) -> str:
     count, rate = len(document["tokens"]), document["tokens_per_second"]
     speed = f", {rate:.0f} per second" if rate else ""
-    ended = ", ended by the model" if document["stopped"] == "end" else ""
+    ended = ", stopped at end of text" if document["stopped"] == "end" else ""
     seconds = document["seconds"]
     return f"{count} tokens{speed}{ended}; opened in {seconds['open']:.1f} s, prompt in {seconds['prompt']:.1f} s"
 
@@ -171,35 +184,35 @@ def _ids(tokens: str) -> list[int]:
     parts = [part.strip() for part in tokens.replace(" ", ",").split(",") if part.strip()]
     wrong = next((part for part in parts if not part.lstrip("-").isdigit()), None)
     if wrong is not None:
-        raise BadRequest(f"--tokens takes whole numbers, 1,2,3; {wrong!r} is not one")
+        raise BadRequest(f"--tokens takes whole numbers such as 1,2,3; {wrong!r} is not one")
     return [int(part) for part in parts]
 
 
-def _spelling(decoder: Decoder) -> list[str]:
-    """A vocabulary larger than the tokenizer's is common (rows of padding), and worth one sentence."""
-    tokenizer, vocab = decoder.speller, decoder.vocab
+def _padding_note(engine: Engine) -> list[str]:
+    """A note when the vocabulary is larger than the tokenizer's, which is common (rows of padding)."""
+    tokenizer, vocab = engine.speller, engine.vocab
     if tokenizer is None or tokenizer.size >= vocab:
         return []
     return [
         f"the model has {vocab:,} tokens and its tokenizer {tokenizer.size:,}; "
-        f"the {vocab - tokenizer.size:,} without a spelling are never chosen"
+        f"the {vocab - tokenizer.size:,} without text are never generated"
     ]
 
 
-def _likeliest(decoder: Decoder, ids: list[int], count: int) -> list[dict[str, Any]]:
-    """The next-token table, likeliest first."""
+def _likeliest(engine: Engine, ids: list[int], count: int) -> list[dict[str, Any]]:
+    """The likeliest next tokens, best first."""
     import numpy as np
 
     from tiebeam.decode.numpy.ops import log_softmax
 
-    scores = decoder.unembed(decoder.hidden(ids)[-1:])[0]  # [V]
+    scores = engine.unembed(engine.hidden(ids)[-1:])[0]  # [V]
     p = np.exp(log_softmax(scores))
     best = np.argsort(-scores, kind="stable")[:count]
-    spell = decoder.speller.decode if decoder.speller else None
+    decode = engine.speller.decode if engine.speller else None
     return [
         {
             "id": int(i),
-            "text": spell([int(i)]) if spell else None,
+            "text": decode([int(i)]) if decode else None,
             "probability": float(p[i]),
             "logit": float(scores[i]),
         }
@@ -208,21 +221,21 @@ def _likeliest(decoder: Decoder, ids: list[int], count: int) -> list[dict[str, A
 
 
 def _shown(text: str | None) -> str:
-    """A token's text with its blanks and controls made visible."""
+    """A token's text with spaces and control characters visible."""
     return "" if text is None else repr(text)
 
 
-def _save_logits(decoder: Decoder, ids: list[int], path: Path) -> dict[str, Any]:
+def _save_logits(engine: Engine, ids: list[int], path: Path) -> dict[str, Any]:
     """Write the logits block by block, atomically."""
     import numpy as np
 
-    shape = (len(ids), decoder.vocab)
-    h = decoder.hidden(ids)  # [T, D]
+    shape = (len(ids), engine.vocab)
+    h = engine.hidden(ids)  # [T, D]
     try:
         with atomic_path(path, durable=False) as temporary:
             out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
             for start in range(0, len(h), 32):
-                out[start : start + 32] = decoder.unembed(h[start : start + 32])
+                out[start : start + 32] = engine.unembed(h[start : start + 32])
             out.flush()
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror or error}") from None

@@ -105,11 +105,11 @@ def _keep(
     from dataclasses import replace
 
     from tiebeam.surgery import carry_out, plan_keep
-    from tiebeam.surgery.loss_effect import keep_damage, read_texts
+    from tiebeam.surgery.loss_effect import measure_keep, read_texts
 
     plan = plan_keep(case, keep)
     how.watch("measuring the damage", 0, 1)
-    damage = keep_damage(case, keep, read_texts(texts) if texts else None)
+    damage = measure_keep(case.checkpoint, case.report.pair, keep, read_texts(texts) if texts else None)
     how.watch("measuring the damage", 1, 1)
     if dry_run or target is None:
         print_plan(plan, as_json, damage.sentence, {"damage": damage.to_dict()})

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tiebeam.errors import TiebeamError
 from tiebeam.lens.rank_bounds import pmi
-from tiebeam.lens.zero_layer import counted, most_frequent
+from tiebeam.lens.zero_layer import count_splits, most_frequent
 
 if TYPE_CHECKING:
     from tiebeam.compare.run_metrics import Examined
@@ -26,7 +26,7 @@ def heat(corpus: Corpus, examined: Sequence[Examined]) -> dict[str, Any]:
     """Common tokens whose order matters most: their mutual information, and what each model's direct path says."""
     from tiebeam.lens.direct_path import Lens
 
-    train, _, _ = counted(corpus)
+    train, _, _ = count_splits(corpus)
     common = most_frequent(train, _COMMON)
     table = train.keep(common)
     information = pmi(table)[:-1, :-1]  # the last one stands for all other tokens

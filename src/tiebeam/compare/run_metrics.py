@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tiebeam.compare.held_out_losses import Losses, bands, losses_of
 from tiebeam.compare.table_similarity import drift, spectrum
 from tiebeam.compare.train_runs import MEMORY, Planned, final_of
-from tiebeam.lens.survey import norms_by_frequency
+from tiebeam.lens.lens_report import norms_by_frequency
 from tiebeam.train import Evaluation, RunDirectory, Settings
 from tiebeam.train.pack_run import ship
 from tiebeam.train.run_directory import MODEL

@@ -1,8 +1,8 @@
-"""How well a decoder predicts a text, and how far one decoder is from another on it.
+"""Perplexity of a model on a text, and the KL divergence between two models on it.
 
-Long texts go through in windows of `context` tokens. By default windows follow one another and each token but
-the first is scored once; a smaller `stride` lets every window begin with tokens that were already scored, which
-gives them more to look back on and takes as much longer. Sums are float64.
+A long text is run in windows of `context` tokens. By default the windows do not overlap. A smaller `stride` makes
+them overlap: every scored token then has more context, and the run takes longer in proportion. Every token but the
+first is scored once. Sums are float64.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from tiebeam.decode.numpy.decoder import Decoder
+from tiebeam.decode.engine import Engine
 from tiebeam.decode.numpy.ops import Array, Ids, log_softmax
 from tiebeam.errors import BadRequest
 
 WINDOW = 1024
-_LOGITS = 1 << 23  # numbers in one block of logits
+_LOGITS = 1 << 23  # elements in one block of logits
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """`bits_per_byte` and `bytes` are None for tokens that came without their text."""
+    """`bits_per_byte` and `bytes` are None when the input was token ids."""
 
     nats_per_token: float
     bits_per_byte: float | None
@@ -41,7 +41,7 @@ class Perplexity:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """`kl`: the mean of KL(before || after) in nats; `agreement`: how often both would take the same token."""
+    """`kl`: mean KL(before || after) in nats per token. `agreement`: share of positions with the same top token."""
 
     kl: float
     agreement: float
@@ -53,25 +53,28 @@ class Divergence:
 
 
 def perplexity(
-    decoder: Decoder, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
+    engine: Engine, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
 ) -> Perplexity:
-    """Nats per token over a text or tokens, and bits per byte over a text.
+    """Nats per token over a text or token ids, and bits per byte over a text.
 
-    The first token has nothing before it and is not scored, nor are its bytes counted; a start token is that first.
+    The first token has no context, so it is not scored and its bytes are not counted. With a start token, that is
+    the first.
+
+        perplexity(open_engine("model"), "It was a dark and stormy night.").bits_per_byte
     """
-    ids, nbytes = _tokens(decoder, text)
+    ids, nbytes = _tokens(engine, text)
     total = 0.0
-    for h, targets in windows(decoder, ids, context, stride):
-        total += sum(float(_nll(decoder, h[rows], targets[rows]).sum()) for rows in _blocks(decoder, len(h)))
+    for h, targets in windows(engine, ids, context, stride):
+        total += sum(float(_nll(engine, h[rows], targets[rows]).sum()) for rows in _blocks(engine, len(h)))
     return _summary(total, len(ids) - 1, nbytes)
 
 
 def divergence(
-    before: Decoder, after: Decoder, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
+    before: Engine, after: Engine, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
 ) -> Divergence:
     """Both decoders over the same text, tokenised by the first."""
     if before.vocab != after.vocab:
-        raise BadRequest(f"vocabularies of {before.vocab:,} and {after.vocab:,} tokens cannot be compared")
+        raise BadRequest(f"a vocabulary of {before.vocab:,} tokens cannot be compared with one of {after.vocab:,}")
     ids, nbytes = _tokens(before, text)
     kl = agree = nats_before = nats_after = 0.0
     both = zip(windows(before, ids, context, stride), windows(after, ids, context, stride), strict=True)
@@ -90,49 +93,49 @@ def divergence(
 
 
 def windows(
-    decoder: Decoder, ids: Ids, context: int | None = None, stride: int | None = None
+    engine: Engine, ids: Ids, context: int | None = None, stride: int | None = None
 ) -> Iterator[tuple[Array, Ids]]:
-    """(hidden states [t, D], the tokens [t] that come after each), window by window; every token but the first once."""
-    context = min(WINDOW, decoder.spec.context) if context is None else context
+    """(hidden states [t, D], target tokens [t]) of each window. Every token but the first is a target once."""
+    context = min(WINDOW, engine.spec.context) if context is None else context
     stride = context if stride is None else stride
-    if not 1 <= context <= decoder.spec.context:
-        raise BadRequest(f"a window of {context:,} does not fit the model's context of {decoder.spec.context:,}")
+    if not 1 <= context <= engine.spec.context:
+        raise BadRequest(f"context={context:,} is outside 1 to {engine.spec.context:,}, the model's context")
     if not 1 <= stride <= context:
-        raise BadRequest(f"a stride of {stride:,} leaves gaps between windows of {context:,}; use 1 to {context:,}")
+        raise BadRequest(f"stride={stride:,} is outside 1 to {context:,}, the context")
     begin, scored = 0, 1
     while scored < len(ids):
         end = min(begin + context, len(ids) - 1)
-        h = decoder.hidden(ids[begin:end])
+        h = engine.hidden(ids[begin:end])
         skip = scored - (begin + 1)
         yield h[skip:], ids[scored : end + 1]
         scored = end + 1
         begin += stride
 
 
-def _tokens(decoder: Decoder, text: str | Sequence[int]) -> tuple[Ids, int | None]:
-    """The ids to score, and the bytes that they spell after the first."""
+def _tokens(engine: Engine, text: str | Sequence[int]) -> tuple[Ids, int | None]:
+    """The ids to score, and how many bytes of text they cover after the first."""
     nbytes = None
     if isinstance(text, str):
-        decoder.encode(text[:1])  # the same refusals as for a prompt
-        assert decoder.tokenizer is not None
-        tokens, first = decoder.tokenizer.encode_with_bytes(text)
+        engine.encode(text[:1])  # the same errors as for a prompt
+        assert engine.tokenizer is not None
+        tokens, first = engine.tokenizer.encode_with_bytes(text)
         nbytes = len(text.encode()) - first
     else:
         tokens = list(text)
-    ids = decoder.check(tokens)
+    ids = engine.check(tokens)
     if len(ids) < 2:
-        raise BadRequest("one token has nothing to predict; give a longer text")
+        raise BadRequest("a text of one token has nothing to predict; give a longer text")
     return ids, nbytes
 
 
-def _blocks(decoder: Decoder, rows: int) -> Iterator[slice]:
-    """Rows whose logits fit in a small block."""
-    step = max(1, _LOGITS // decoder.vocab)
+def _blocks(engine: Engine, rows: int) -> Iterator[slice]:
+    """Slices of rows whose logits fit in one block."""
+    step = max(1, _LOGITS // engine.vocab)
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
-def _nll(decoder: Decoder, h: Array, targets: Ids) -> Array:  # [t, D], [t] -> [t]
-    logits = decoder.unembed(h)  # [t, V]
+def _nll(engine: Engine, h: Array, targets: Ids) -> Array:  # [t, D], [t] -> [t]
+    logits = engine.unembed(h)  # [t, V]
     right = logits[np.arange(len(h)), targets].astype(np.float64)
     top = np.maximum.reduce(logits, axis=1, keepdims=True)
     logits -= top

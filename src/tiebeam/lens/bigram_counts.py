@@ -1,8 +1,8 @@
 """Bigram counts of a token stream: how often b follows a.
 
-A pair is one number a*V + b. While there are few cells for the pairs, each pair is counted into its cell; beyond
-that the pairs of a block are sorted and run lengths taken, then blocks are merged. Both beat numpy.unique
-on pairs (bench/bigrams.py).
+A pair is encoded as one integer a*V + b. For a small vocabulary each pair increments a cell of a dense array. For a
+large one the pairs of a block are sorted and counted by run length, and the blocks are merged. Both are faster than
+numpy.unique on pairs (bench/bigrams.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bigrams:
         return matrix
 
     def keep(self, tokens: NDArray[np.int64]) -> Bigrams:
-        """The same over a smaller vocabulary: `tokens` become 0..n-1, and every other token becomes n."""
+        """Counts over a smaller vocabulary: `tokens` become 0..n-1, and every other token becomes n."""
         place = np.full(self.vocab, len(tokens), np.int64)
         place[tokens] = np.arange(len(tokens))
         size = len(tokens) + 1
@@ -48,8 +48,11 @@ class Bigrams:
 
 
 def count_bigrams(tokens: NDArray[np.integer], vocab: int, separator: int | None = None) -> Bigrams:
-    """Count pairs of neighbours; a pair that leaves or enters `separator` (a document boundary) is no pair."""
-    # Cells that most pairs miss cost more to clear and scan than the pairs cost to sort.
+    """Count pairs of neighbouring tokens. Pairs with `separator` (a document boundary) are not counted.
+
+    count_bigrams(np.array([0, 1, 0, 1]), vocab=2).dense()      # [[0, 2], [1, 0]]
+    """
+    # With many more cells than pairs, clearing and scanning the cells costs more than sorting the pairs.
     if vocab * vocab <= min(_DENSE_CELLS, max(_FEW_CELLS, 4 * len(tokens))):
         cells = np.zeros(vocab * vocab, np.int64)
         for codes in _pair_codes(tokens, vocab, separator, np.dtype(np.int64), min(_BLOCK, 1 << 18)):
@@ -71,7 +74,7 @@ def count_bigrams(tokens: NDArray[np.integer], vocab: int, separator: int | None
 def _pair_codes(
     tokens: NDArray[np.integer], vocab: int, separator: int | None, dtype: np.dtype[Any], block: int
 ) -> Iterator[NDArray[Any]]:
-    """a*V + b for each pair of neighbours, a block at a time."""
+    """a*V + b for each pair of neighbours, block by block."""
     for start in range(0, len(tokens) - 1, block):
         run = tokens[start : start + block + 1]
         codes = run[:-1].astype(dtype)

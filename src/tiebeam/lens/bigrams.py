@@ -1,10 +1,9 @@
-"""What a model with no layers can say: token -> E -> (something) -> W -> logits, fitted to a text's own bigrams.
+"""Fit models without layers to the bigrams of a text: token -> E -> (a map) -> W -> logits.
 
-Every form predicts the next token from the current one alone, so all are judged by the same held-out bits,
-beside the unigram and a smoothed bigram table. The forms differ in what the direct path can be: E.E^T is
-symmetric and positive semidefinite, E.diag(+-1).E^T symmetric only, E.M.E^T anything of rank d within the
-span of E, E.W anything of rank d. The fit is full-batch Adam on the counts, stopped where a part of the
-training text that was held back says so.
+Every form predicts the next token from the current one alone, so all are compared by the same held-out bits per
+token, next to the unigram and a smoothed bigram table. The forms differ in what the direct path can be: E.E^T is
+symmetric and positive semidefinite, E.diag(+-1).E^T is symmetric, E.M.E^T has rank d within the span of E, E.W has
+rank d. The fit is full-batch Adam on the counts with early stopping on a dev split.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NAMES = {"EE": "E.Eᵀ", "EDE": "E.diag(±1).Eᵀ", "EME": "E.M.Eᵀ", "EMLPE": 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One row of the table: held-out bits per token, and the parameters it took."""
+    """One fitted form: held-out bits per token, parameters, and the step that was best on the dev split."""
 
     name: str
     bits: float
@@ -40,19 +39,19 @@ def fit(
     form: str, train: Bigrams, dev: Bigrams, test: Bigrams, dim: int, steps: int = 400, seed: int = 0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Fit:  # fmt: skip
-    """Fit one form at width `dim` and measure it on `test`."""
+    """Fit one form at width `dim` on `train`, stop on `dev`, measure on `test`."""
     assert form in FORMS, form
     weights = _start(form, train.vocab, dim, np.random.default_rng(seed))
     counts = train.dense()
     moments = {k: (np.zeros_like(w), np.zeros_like(w)) for k, w in weights.items()}
     best, best_weights, best_step = float("inf"), weights, 0
     for step in range(1, steps + 1):
-        rate = 0.03 * min(1.0, step / 20) * (1 - step / (steps + 1))
+        learning_rate = 0.03 * min(1.0, step / 20) * (1 - step / (steps + 1))
         for key, gradient in _gradients(form, weights, counts).items():
             first, second = moments[key]
             first += 0.1 * (gradient - first)
             second += 0.01 * (gradient * gradient - second)
-            scale = rate * np.sqrt(1 - 0.99**step) / (1 - 0.9**step)
+            scale = learning_rate * np.sqrt(1 - 0.99**step) / (1 - 0.9**step)
             weights[key] -= np.float32(scale) * first / (np.sqrt(second) + np.float32(1e-12))
         if step % 20 == 0 or step == steps:
             loss = bits(dev, _log_probabilities(form, weights))
@@ -88,7 +87,7 @@ def _signs(dim: int) -> Array:
     return np.where(np.arange(dim) % 2, -1, 1).astype(np.float32)
 
 
-def _hidden(form: str, w: dict[str, Array]) -> Array:  # -> [V, D], what meets the output table
+def _hidden(form: str, w: dict[str, Array]) -> Array:  # -> [V, D], the input of the output table
     if form == "EDE":
         return w["E"] * _signs(w["E"].shape[1])
     hidden: Array = w["E"]
@@ -107,7 +106,7 @@ def _log_probabilities(form: str, w: dict[str, Array]) -> Array:  # -> [V, V]
 
 
 def _gradients(form: str, w: dict[str, Array], counts: Array) -> dict[str, Array]:
-    """Gradients of the mean cross-entropy over all counted pairs."""
+    """Gradients of the mean cross-entropy over all pairs."""
     E, H = w["E"], _hidden(form, w)  # [V, D], [V, D]
     W = w.get("W", E)
     z: Array = H @ W.T  # [V, V]
@@ -133,19 +132,19 @@ def _gradients(form: str, w: dict[str, Array], counts: Array) -> dict[str, Array
 
 
 def unigram(train: Bigrams, test: Bigrams) -> Fit:
-    """The floor of knowledge: how often each token comes, whatever came before."""
+    """The baseline without context: token frequencies, with add-half smoothing."""
     counts = np.bincount(train.second, weights=train.count, minlength=train.vocab) + 0.5
     log_p = np.log(counts / counts.sum())
     return Fit("unigram", float(-(test.count * log_p[test.second]).sum() / max(1, test.total) / np.log(2)), train.vocab)
 
 
 def smoothed_bigram(train: Bigrams, dev: Bigrams, test: Bigrams) -> Fit:
-    """About what pairs can tell at all: the table itself, Kneser-Ney smoothed, with the discount that `dev` likes."""
+    """The reference for all forms: the bigram table with Kneser-Ney smoothing, its discount chosen on `dev`."""
     table = train.dense().astype(np.float64)
     rows = table.sum(axis=1, keepdims=True)
     kinds = (table > 0).sum(axis=1, keepdims=True)
     followers = (table > 0).sum(axis=0) + 0.5
-    fallback = (followers / followers.sum())[None]  # in how many contexts a token was seen, not how often
+    fallback = (followers / followers.sum())[None]  # continuation counts: in how many contexts a token occurs
 
     def log_table(discount: float) -> Array:
         known = np.where(

@@ -1,14 +1,14 @@
-"""The direct path of a model: token -> E -> W -> logits, with nothing in between.
+"""The direct path of a model: token -> E -> W -> logits, without the layers.
 
-M = F W^T [V, V] is what the model would say if its layers said nothing; F is E as it meets the head: scaled and
-through the final norm where asked, which acts on each row by itself. Everything about all of M follows from the
-Gram matrix G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
+M = F W^T [V, V] are the logits of the direct path. F [V, D] are the rows of E as the head sees them: scaled, and
+through the final norm, where the model does so. Everything about M follows from the Gram matrix
+G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
 
   |M|^2 = tr(F'F W'W),  <M, M^T> = tr((W'F)^2), and the nonzero eigenvalues of (M + M^T)/2 are those of
   R^T K R with G = R R^T and K = [[0, I], [I, 0]] / 2.
 
-What is about the two tables rather than the path (their angles, what one shared table could keep) comes from the
-same matrix of E and W as they are stored.
+What compares the two tables (their angles, what one table could keep of both) uses the Gram matrix of E and W as
+stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,32 +25,18 @@ from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
-from tiebeam.lens.embed_and_head import Ends, no_norm, open_model_ends
+from tiebeam.lens.embed_and_head import VocabTables, no_norm, open_tables
+from tiebeam.lens.matrix_energy import Energy, energy_of, from_spectra
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
-_WIDE = 2048  # rows of the Gram matrix from which on solving is worth a word
-_BLOCK_NUMBERS = 1 << 23  # of [F | W] at a time: 64 MB in float64
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """Of a square matrix: the parts of its squared norm, and what its eigenvalues say about definiteness."""
-
-    norm: float
-    symmetric: float
-    antisymmetric: float
-    negative: float
-    """Of the symmetric part's energy, the share in negative eigenvalues: 0 for E.E^T, whatever E is."""
-    rank: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+_WIDE = 2048  # size of the Gram matrix from which solving takes long enough to report progress
+_BLOCK_ELEMENTS = 1 << 23  # of [F | W] at a time: 64 MB in float64
 
 
 @dataclass(frozen=True, slots=True)
 class DirectPath:
-    """The path between chosen tokens: `matrix[i, j]` is the logit that token i gives token j."""
+    """The path between chosen tokens: `matrix[i, j]` is the direct-path logit of token j after token i."""
 
     ids: tuple[int, ...]
     labels: tuple[str, ...]
@@ -70,30 +56,20 @@ class DirectPath:
         }
 
 
-def energy_of(matrix: Array) -> Energy:  # [n, n]
-    """The same figures as `Lens.energy`, straight from a small matrix."""
-    half = (matrix + matrix.T) / 2
-    return _energy(float((matrix**2).sum()), np.linalg.eigvalsh(half), np.linalg.svd(matrix, compute_uv=False))
-
-
-def _energy(norm: float, eigenvalues: Array, singular: Array) -> Energy:
-    squares = eigenvalues**2
-    symmetric = float(squares.sum())
-    tiny = singular.max(initial=0.0) * 1e-7
-    return Energy(
-        norm=norm**0.5,
-        symmetric=symmetric / norm if norm else 1.0,
-        antisymmetric=max(0.0, 1 - symmetric / norm) if norm else 0.0,
-        negative=float(squares[eigenvalues < 0].sum()) / symmetric if symmetric else 0.0,
-        rank=int((singular > tiny).sum()),
-    )
-
-
 class Lens:
-    """The two ends of a model, looked at without its layers. Rows are streamed; Gram matrices are kept."""
+    """The direct path of a model. Rows are streamed, so a table of any size fits in memory; only sums are kept.
 
-    def __init__(self, ends: Ends, *, norm: bool = True, scales: bool = True, progress: Progress | None = None) -> None:
-        self.ends, self.norm, self.scales = ends, norm, scales
+    lens = tiebeam.Lens.open("model")
+    lens.energy.symmetric                    # share of the path that is symmetric
+    lens.neighbours([42], "embed", 5)        # nearest rows of the embedding by cosine
+    print(lens)
+    """
+
+    def __init__(
+        self, tables: VocabTables, *, norm: bool = True, scales: bool = True, progress: Progress | None = None,
+        source: str = "",
+    ) -> None:  # fmt: skip
+        self.tables, self.norm, self.scales, self.source = tables, norm, scales, source
         self._report = progress or (lambda stage, done, total: None)
 
     @classmethod
@@ -101,27 +77,48 @@ class Lens:
         cls, source: str | os.PathLike[str] | Checkpoint, *, norm: bool = True, scales: bool = True,
         embed: str | None = None, head: str | None = None, progress: Progress | None = None,
     ) -> Lens:  # fmt: skip
-        """`norm` and `scales` say whether the embedding meets the head through the final norm and scaled."""
+        """Open a model. `norm`: apply the final norm. `scales`: apply the family's embedding scale. `embed` and
+        `head` name the tensors where they cannot be found. No layer is loaded or run.
+        """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-        ends = open_model_ends(checkpoint, embed=embed, head=head)
-        return cls(ends, norm=norm and ends.final_norm is not no_norm, scales=scales, progress=progress)
+        tables = open_tables(checkpoint, embed=embed, head=head, with_norm=norm)
+        norm = norm and tables.final_norm is not no_norm
+        return cls(tables, norm=norm, scales=scales, progress=progress, source=checkpoint.source)
+
+    def __repr__(self) -> str:
+        return f"<Lens of {self.source}: {self.vocab:,} x {self.dim:,}>"
+
+    def __str__(self) -> str:
+        """The headline and the figures of the whole path, as `tiebeam lens` prints them."""
+        from tiebeam.lens.lens_report import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from tiebeam.lens.lens_report import as_html
+
+        return as_html(self)
 
     @property
     def vocab(self) -> int:
-        return self.ends.vocab
+        return self.tables.vocab
 
-    def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they meet the head
-        x = self.ends.embed_rows(ids)
+    @cached_property
+    def dim(self) -> int:
+        return int(self.tables.embed_rows(np.zeros(1, np.int64)).shape[1])
+
+    def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as the head sees them
+        x = self.tables.embed_rows(ids)
         if self.scales:
-            x = x * self.ends.scales.input
-        x = (self.ends.final_norm(x) if self.norm else x).astype(np.float64)
-        return x * self.ends.scales.logits if self.scales else x
+            x = x * self.tables.scales.input
+        x = (self.tables.final_norm(x) if self.norm else x).astype(np.float64)
+        return x * self.tables.scales.logits if self.scales else x
 
-    def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as they are stored
-        return self.ends.embed_rows(ids).astype(np.float64)
+    def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as stored
+        return self.tables.embed_rows(ids).astype(np.float64)
 
     def outputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D]
-        return self.ends.head_rows(ids).astype(np.float64)
+        return self.tables.head_rows(ids).astype(np.float64)
 
     def direct(self, ids: Sequence[int], labels: Sequence[str] = ()) -> DirectPath:
         """The path between a few tokens."""
@@ -131,28 +128,28 @@ class Lens:
         return DirectPath(tuple(map(int, places)), names, matrix)
 
     def continuations(self, tokens: Sequence[int], count: int = 10) -> list[list[tuple[int, float]]]:
-        """For each token, what the direct path alone would say next, with its logit."""
+        """For each token, the likeliest next tokens on the direct path, with their logits."""
         x = self.inputs(self._checked(tokens))
-        return self._best(lambda rows: x @ rows.T, self.outputs, len(x), count, "what the path would say")
+        return self._best(lambda rows: x @ rows.T, self.outputs, len(x), count, "likeliest next tokens")
 
     def neighbours(self, tokens: Sequence[int], table: str, count: int = 10) -> list[list[tuple[int, float]]]:
-        """For each token, the nearest rows of one table by cosine, the token itself left out."""
+        """For each token, the nearest rows of one table by cosine, without the token itself."""
         read = {"embed": self.embeds, "head": self.outputs}.get(table)
         if read is None:
-            raise BadRequest(f"a table is 'embed' or 'head', not {table!r}")
+            raise BadRequest(f"table={table!r} is neither 'embed' nor 'head'")
         x = _unit(read(self._checked(tokens)))
-        near = self._best(lambda rows: x @ _unit(rows).T, read, len(x), count + 1, f"nearest by the {table}")
+        near = self._best(lambda rows: x @ _unit(rows).T, read, len(x), count + 1, f"nearest rows of the {table}")
         return [[(i, c) for i, c in row if i != token][:count] for token, row in zip(tokens, near, strict=True)]
 
     @cached_property
     def norms(self) -> tuple[Array, Array]:  # [V], [V]
-        """Row norms of the two tables."""
+        """Row norms of embedding and head."""
         self._stream()
         return self._norms
 
     @cached_property
     def self_logits(self) -> Array:  # [V]
-        """What each token says about being followed by itself: the diagonal of the path."""
+        """The logit of each token after itself: the diagonal of the path."""
         self._stream()
         return self._diagonal
 
@@ -164,23 +161,23 @@ class Lens:
 
     @cached_property
     def table_gram(self) -> Array:  # [2D, 2D]
-        """The same of the two tables as they are stored."""
+        """The same for the two tables as stored, [E | W]."""
         self._stream()
         return self._table_gram
 
     @property
     def one_table(self) -> bool:
-        """Whether both ends are the same numbers: |E - W|^2 from the Gram matrix."""
+        """Whether embedding and head hold the same numbers: |E - W|^2 = 0, from the Gram matrix."""
         G = self.table_gram
         D = G.shape[0] // 2
         one, two, both = (float(np.trace(block)) for block in (G[:D, :D], G[D:, D:], G[:D, D:]))
         return abs(one + two - 2 * both) <= 1e-9 * max(one, two)
 
     def _stream(self) -> None:
-        """One pass over both tables for everything that needs all rows."""
+        """One pass over both tables computes everything that needs all rows."""
         if hasattr(self, "_path_gram"):
             return
-        D = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
+        D = self.dim
         path, tables = np.zeros((2 * D, 2 * D)), np.zeros((2 * D, 2 * D))
         norms: tuple[list[Array], list[Array]] = ([], [])
         diagonal = []
@@ -202,14 +199,14 @@ class Lens:
 
     @cached_property
     def energy(self) -> Energy:
-        """Symmetry and definiteness of the whole [V, V] path, in closed form."""
+        """Symmetry, definiteness and rank of the whole [V, V] path, in closed form."""
         D, spectrum = self.gram.shape[0] // 2, self.spectrum
-        self._solving("how far the path is symmetric and definite")
+        self._solving("symmetry and definiteness")
         norm = float((self.gram[:D, :D] * self.gram[D:, D:]).sum())
         root = _factor(self.gram)  # [2D, 2D]
         half = root[:D].T @ root[D:] / 2  # root^T K root = half + half^T
         half += half.T.copy()
-        return _energy(norm, np.linalg.eigvalsh(half), spectrum)
+        return from_spectra(norm, np.linalg.eigvalsh(half), spectrum)
 
     @cached_property
     def spectrum(self) -> Array:  # [D], descending
@@ -222,10 +219,10 @@ class Lens:
 
     @cached_property
     def joint_spectrum(self) -> Array:  # [2D], descending, sums to 1
-        """Energy of [E | W] by rank, both tables of equal norm: what one shared table could keep of the pair."""
+        """Energy of [E | W] by rank, both scaled to equal norm: what one table of that rank could keep of the pair."""
         G = self.table_gram
         D = G.shape[0] // 2
-        self._solving("what one shared table could keep")
+        self._solving("the joint spectrum")
         if self.one_table:
             values = np.concatenate([np.linalg.eigvalsh(G[:D, :D])[::-1], np.zeros(D)])
         else:
@@ -238,48 +235,47 @@ class Lens:
 
     @cached_property
     def angles(self) -> Array:  # [the smaller rank] radians, ascending
-        """Principal angles between the column spaces of the two tables in the space of tokens; all 0 for one table."""
+        """Principal angles between the column spaces of the two tables; all 0 when they are tied."""
         G = self.table_gram
         D = G.shape[0] // 2
-        self._solving("the angles between the tables")
+        self._solving("principal angles")
         (left, one), (right, two) = _whitening(G[:D, :D]), _whitening(G[D:, D:])
         cosines = np.linalg.svd(left(right(G[D:, :D]).T), compute_uv=False)[: min(one, two)]
         angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
 
     def _solving(self, what: str) -> None:
-        """Each of these takes the cube of the width: a moment for most tables, a minute for the widest."""
+        """Report progress: solving costs the cube of the width, up to a minute for the widest models."""
         if len(self.gram) >= _WIDE:
             self._report(f"solving for {what}", 0, 0)
 
     def label(self, token: int) -> str:
-        text = self.ends.spell(token)
+        text = self.tables.spell(token)
         return f"#{token}" if text is None else text
 
     def find(self, text: str) -> int:
-        """The one token that spells `text`, or the token of an id written #123."""
+        """The id of the one token with this text, or of an id written as #123."""
         if text.startswith("#") and text[1:].isdigit():
             return int(self._checked([int(text[1:])])[0])
-        ids = self.ends.encode(text)
+        ids = self.tables.encode(text)
         if len(ids) != 1:
             pieces = ", ".join(f"{self.label(i)!r} #{i}" for i in ids) or "none"
             raise BadRequest(
-                f"{text!r} is not one token but {len(ids)} ({pieces}); name one, or its id as #{(*ids, 0)[0]}"
+                f"{text!r} is {len(ids)} tokens, not one ({pieces}); give one of them, or its id as #{(*ids, 0)[0]}"
             )
         return ids[0]
 
     def _checked(self, ids: Sequence[int]) -> NDArray[np.int64]:
         places = np.asarray(ids, np.int64)
         if places.size == 0:
-            raise BadRequest("name at least one token")
+            raise BadRequest("give at least one token id")
         wrong = places[(places < 0) | (places >= self.vocab)]
         if wrong.size:
-            raise BadRequest(f"a token id lies in 0 .. {self.vocab - 1:,}; {int(wrong[0]):,} does not")
+            raise BadRequest(f"token id {int(wrong[0]):,} is outside 0 to {self.vocab - 1:,}")
         return places
 
     def _blocks(self, stage: str) -> Iterator[NDArray[np.int64]]:
-        width = self.ends.embed_rows(np.zeros(1, np.int64)).shape[1]
-        size = max(64, _BLOCK_NUMBERS // (2 * width))
+        size = max(64, _BLOCK_ELEMENTS // (2 * self.dim))
         for start in range(0, self.vocab, size):
             self._report(stage, start, self.vocab)
             yield np.arange(start, min(start + size, self.vocab))
@@ -289,7 +285,7 @@ class Lens:
         self, score: Callable[[Array], Array], read: Callable[[NDArray[np.int64]], Array], rows: int, count: int,
         stage: str,
     ) -> list[list[tuple[int, float]]]:  # fmt: skip
-        """The `count` best ids of each of `rows` rows of scores, over the whole vocabulary."""
+        """The `count` best ids in each of `rows` rows of scores, over the whole vocabulary."""
         kept: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
         for ids in self._blocks(stage):
             values = score(read(ids))  # [rows, n]
@@ -307,7 +303,7 @@ def _unit(x: Array) -> Array:  # [n, D] -> [n, D]
 
 
 def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
-    """Cholesky where G is of full rank, at a twentieth of the cost; else the symmetric square root."""
+    """Cholesky where G has full rank, at a twentieth of the cost; else the symmetric square root."""
     try:
         return np.linalg.cholesky(G)
     except np.linalg.LinAlgError:
@@ -317,11 +313,11 @@ def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
 
 
 def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:
-    """X -> R^-1 X with G = R R^T, on the space where G is not zero, and the dimension of that space."""
+    """X -> R^-1 X with G = R R^T on the range of G, and the rank of G."""
     with suppress(np.linalg.LinAlgError):
         root = np.linalg.cholesky(G)
         pivots = np.diag(root)
-        if pivots.min() > pivots.max() * 1e-5:  # well away from losing a dimension, which takes the longer road to see
+        if pivots.min() > pivots.max() * 1e-5:  # clearly of full rank; near the limit the eigenvalues decide
             return partial(np.linalg.solve, root), len(G)
     values, vectors = np.linalg.eigh(G)
     kept = values > values.max(initial=0.0) * 1e-12

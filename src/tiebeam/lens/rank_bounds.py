@@ -1,8 +1,8 @@
-"""How well any matrix of rank d, any symmetric one, any positive semidefinite one, can stand for a bigram table.
+"""Lower bounds on the error of approximating a bigram table at rank d: any matrix, symmetric, positive semidefinite.
 
-The target is the smoothed pointwise mutual information P of the frequent tokens. Eckart-Young gives the best
-rank-d matrix. The best symmetric one leaves the antisymmetric half untouched and keeps the d largest
-eigenvalues of the symmetric half by magnitude; the best positive semidefinite one may keep only positive ones.
+The target is the smoothed pointwise mutual information (PMI) of the frequent tokens. Eckart-Young gives the best
+rank-d matrix. The best symmetric one loses the antisymmetric part and keeps the d eigenvalues of the symmetric part
+that are largest in magnitude; the best positive semidefinite one can keep only positive eigenvalues.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tiebeam.lens.bigram_counts import Bigrams
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Shares of the table's energy (squared Frobenius norm). Residuals are what rank `dim` must leave out."""
+    """Shares of the table's energy (squared Frobenius norm). `any`, `symmetric` and `semidefinite` are the residuals at
+    rank `dim`."""
 
     dim: int
     antisymmetric: float
     negative: float
-    """Of the symmetric half's energy, the part in negative eigenvalues: out of reach for E.E^T at any width."""
+    """Share of the symmetric part's energy in negative eigenvalues; E.E^T cannot represent it at any width."""
     any: float
     symmetric: float
     semidefinite: float
@@ -33,7 +34,7 @@ class Bounds:
 
 
 def pmi(counts: Bigrams, smoothing: float = 0.5) -> NDArray[np.float64]:  # -> [V, V]
-    """log p(a, b) / p(a) p(b), with a share of independence mixed in so that unseen pairs stay finite."""
+    """log p(a, b) / p(a) p(b), smoothed towards independence so that unseen pairs stay finite."""
     table = counts.dense().astype(np.float64)
     total = table.sum()
     first, second = table.sum(axis=1, keepdims=True), table.sum(axis=0, keepdims=True)
@@ -50,7 +51,7 @@ def pmi(counts: Bigrams, smoothing: float = 0.5) -> NDArray[np.float64]:  # -> [
 
 
 def bounds(matrix: NDArray[np.float64], dim: int) -> Bounds:  # [V, V]
-    """The shares and residuals of a square matrix at rank `dim`."""
+    """Energy shares and residuals of a square matrix at rank `dim`."""
     energy = max(float((matrix**2).sum()), 1e-300)
     half = (matrix + matrix.T) / 2
     eigenvalues = np.linalg.eigvalsh(half)

@@ -1,7 +1,7 @@
-"""The whole bigram study of one corpus: counts, references, five fits, bounds, and what may be said of them.
+"""The bigram study of a corpus: counts, reference models, five fitted forms, bounds, and conclusions.
 
-The test text is the corpus's held-out split. Where a fit stops is decided by documents carved from the training
-split, so nothing is tuned on what it is judged by. What the study says in words follows from its own numbers.
+The test text is the corpus's held-out split. Early stopping uses documents taken from the training split, so nothing
+is tuned on the test text. The conclusions follow from the numbers of this study.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
 
 Progress = Callable[[str, int, int], None]
-MOST_TOKENS = 1 << 26  # of the training split; counts of more change no digit of the table
-DENSE_VOCAB = 8192  # the fits hold a few [V, V] matrices
-_DEV_PART = 20  # one document in this many
+MOST_TOKENS = 1 << 26  # of the training split; more would not change the results
+DENSE_VOCAB = 8192  # the fits need a few [V, V] matrices
+_DEV_EVERY = 20  # every twentieth document
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroLayer:
-    """One study. `fits` is in the order of the forms; the references stand apart."""
+    """The results of one study. `fits` is in the order of the forms."""
 
     vocab: int
     dim: int
@@ -51,80 +51,90 @@ class ZeroLayer:
             "smoothed_bigram": self.smoothed.to_dict(),
             "forms": {form: found.to_dict() for form, found in self.fits.items()},
             "bounds": self.bounds.to_dict(),
-            "bought_back": self.bought_back,
-            "says": self.says,
+            "bought_back": self.gap_closed,
+            "says": self.conclusions,
         }
 
     def rows(self) -> list[Fit]:
-        """The table, worst first as the forms are listed, between its two references."""
+        """All rows of the table: the forms between the two references."""
         return [self.unigram, *self.fits.values(), self.smoothed]
 
     @property
-    def bought_back(self) -> float | None:
-        """The share of the gap between E.E^T and E.W that one d x d map closes; None where there is no gap."""
+    def unconverged(self) -> list[str]:
+        """Forms that are worse than the unigram: the fit needs more steps."""
+        return [form for form, found in self.fits.items() if found.bits > self.unigram.bits]
+
+    @property
+    def gap_closed(self) -> float | None:
+        """The share of the gap between E.E^T and E.W that one d x d map closes; None without a gap."""
         if not {"EE", "EME", "EW"} <= set(self.fits):
             return None
         gap = self.fits["EE"].bits - self.fits["EW"].bits
         return (self.fits["EE"].bits - self.fits["EME"].bits) / gap if gap > 0.01 else None
 
     @property
-    def says(self) -> list[str]:
-        """Sentences, each backed by this run's figures and none by anyone else's."""
-        said = []
-        definite = self.bounds.semidefinite - self.bounds.symmetric
-        symmetric = self.bounds.symmetric - self.bounds.any
-        costs = (
-            f"at rank {self.bounds.dim} being symmetric leaves out {100 * symmetric:.0f}% more of the table's energy, "
-            f"and being positive semidefinite a further {100 * definite:.0f}%"
+    def conclusions(self) -> list[str]:
+        """Sentences that follow from the numbers of this study. Fits that did not converge get none."""
+        return [self._bounds_sentence(), *self._fit_sentences()]
+
+    def _bounds_sentence(self) -> str:
+        b = self.bounds
+        definite, symmetric = b.semidefinite - b.symmetric, b.symmetric - b.any
+        verdict = "costs more than" if definite > symmetric else "does not cost more than"
+        return (
+            f"Definiteness {verdict} symmetry: at rank {b.dim} a symmetric matrix loses {100 * symmetric:.0f}% more of "
+            f"the table's energy than any matrix, and a positive semidefinite one a further {100 * definite:.0f}%."
         )
-        if definite > symmetric:
-            said.append(f"In closed form definiteness costs more than symmetry: {costs}.")
-        else:
-            said.append(f"Here definiteness does not cost more than symmetry: {costs}.")
-        if {"EE", "EDE", "EW"} <= set(self.fits):
-            bits = {form: found.bits for form, found in self.fits.items()}
-            freed, rest = bits["EE"] - bits["EDE"], bits["EDE"] - bits["EW"]
-            said.append(
-                f"In fitted bits, signs on the diagonal win {freed:.2f} of the {freed + rest:.2f} that E.Eᵀ "
-                f"loses to E.W; the other {rest:.2f} come with a path that need not be symmetric."
-            )
-        if self.bought_back is not None:
-            share = self.bought_back
-            if share > 0:
-                extra = self.fits["EME"].params - self.fits["EE"].params
-                bought = f"{100 * share:.0f}%" if share < 0.995 else "all"
-                said.append(
-                    f"One d x d map ({extra:,} parameters) buys back {bought} of that gap; a second "
-                    f"table costs {self.fits['EW'].params - self.fits['EE'].params:,}."
+
+    def _fit_sentences(self) -> list[str]:
+        fits, sentences = self.fits, []
+        if set(self.unconverged) & {"EE", "EDE", "EME", "EW"}:
+            return []
+        if {"EE", "EDE", "EW"} <= set(fits):
+            for form in ("EDE", "EW"):
+                difference = fits[form].bits - fits["EE"].bits
+                sentences.append(
+                    f"{NAMES[form]} reaches {fits[form].bits:.2f} bits per token, {difference:+.2f} against "
+                    f"{NAMES['EE']} ({fits['EE'].bits:.2f})."
                 )
-            else:
-                said.append("A d x d map bought nothing back in this run.")
-        elif {"EE", "EME", "EW"} <= set(self.fits):
-            said.append("In this run E.W was no better than E.Eᵀ, so there was no gap for a map to close.")
-        return said
+        if self.gap_closed is not None:
+            map_size, table = (fits[form].params - fits["EE"].params for form in ("EME", "EW"))
+            closes = "nothing" if self.gap_closed <= 0 else f"{100 * min(1.0, self.gap_closed):.0f}%"
+            sentences.append(
+                f"One d x d map ({map_size:,} parameters) closes {closes} of the gap between {NAMES['EE']} and "
+                f"{NAMES['EW']}; a second table has {table:,}."
+            )
+        elif {"EE", "EME", "EW"} <= set(fits):
+            sentences.append(f"{NAMES['EW']} is no better than {NAMES['EE']} here, so a map has no gap to close.")
+        return sentences
 
 
 def study(
     corpus: Corpus, *, dim: int = 64, steps: int = 400, forms: Sequence[str] = FORMS, top: int | None = None,
     seed: int = 0, progress: Progress | None = None,
 ) -> ZeroLayer:  # fmt: skip
-    """Count, fit and bound. `top` keeps the most frequent tokens and folds the others into one."""
+    """Count the bigrams of a corpus, fit the forms, compute the bounds.
+
+    `top` keeps the most frequent tokens and maps all others to one.
+
+        study(build_corpus(["book.txt"]), dim=32).conclusions
+    """
     report = progress or (lambda stage, done, total: None)
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
-        raise BadRequest(f"{unknown[0]!r} is not a form; take any of {', '.join(FORMS)}")
+        raise BadRequest(f"{unknown[0]!r} is not a form; the forms are {', '.join(FORMS)}")
     if dim < 1 or steps < 1:
-        raise BadRequest(f"a fit of width {dim} over {steps} steps says nothing; both are at least 1")
-    train, dev, test = counted(corpus, report)
+        raise BadRequest(f"dim={dim} and steps={steps} must both be at least 1")
+    train, dev, test = count_splits(corpus, report)
     if top is None and corpus.vocab > DENSE_VOCAB:
         top = DENSE_VOCAB - 1
     if top is not None and top < corpus.vocab:
         kept = most_frequent(train, top)
         train, dev, test = (counts.keep(kept) for counts in (train, dev, test))
     if not train.total or not dev.total or not test.total:
-        raise BadRequest("this text is too short to hold out documents of it; give more")
+        raise BadRequest("the text is too short to hold out documents; give more text")
     if dim > train.vocab:
-        raise BadRequest(f"--dim is {dim}, wider than the vocabulary of {train.vocab:,}; take less")
+        raise BadRequest(f"dim={dim} exceeds the vocabulary of {train.vocab:,}")
     fits = {}
     for form in forms:
         report(f"fitting {NAMES[form]}", 0, steps)
@@ -146,30 +156,29 @@ def _fitting(report: Progress, name: str, steps: int, step: int, loss: float) ->
     report(f"fitting {name}", step, steps)
 
 
-def counted(corpus: Corpus, report: Progress | None = None) -> tuple[Bigrams, Bigrams, Bigrams]:
-    """Bigrams to learn from, to stop by and to judge by; no document is in two of them."""
+def count_splits(corpus: Corpus, report: Progress | None = None) -> tuple[Bigrams, Bigrams, Bigrams]:
+    """Bigrams of the train, dev and test splits; no document is in two of them."""
     if report:
-        report("counting", 0, 0)
+        report("counting bigrams", 0, 0)
     tokens = np.asarray(corpus.train[:MOST_TOKENS])
-    held = held_back(tokens, corpus.boundary)
-    learn, stop = (np.where(held, *sides) for sides in ((corpus.boundary, tokens), (tokens, corpus.boundary)))
-    judge = np.asarray(corpus.val[:MOST_TOKENS])
-    one, two, three = (count_bigrams(t, corpus.vocab, corpus.boundary) for t in (learn, stop, judge))
-    return one, two, three
+    dev = dev_mask(tokens, corpus.boundary)
+    splits = np.where(dev, corpus.boundary, tokens), np.where(dev, tokens, corpus.boundary), corpus.val[:MOST_TOKENS]
+    train, stop, test = (count_bigrams(np.asarray(split), corpus.vocab, corpus.boundary) for split in splits)
+    return train, stop, test
 
 
-def held_back(tokens: NDArray[Any], boundary: int) -> NDArray[np.bool_]:  # [N] -> [N]
-    """Every twentieth document; of fewer than forty documents, the end of the text."""
+def dev_mask(tokens: NDArray[Any], boundary: int) -> NDArray[np.bool_]:  # [N] -> [N]
+    """True in every twentieth document; with fewer than forty documents, at the end of the text."""
     document = np.cumsum(tokens == boundary)
-    if len(tokens) and document[-1] >= 2 * _DEV_PART:
-        return np.asarray(document % _DEV_PART == _DEV_PART - 1)
-    return np.arange(len(tokens)) >= len(tokens) - len(tokens) // _DEV_PART
+    if len(tokens) and document[-1] >= 2 * _DEV_EVERY:
+        return np.asarray(document % _DEV_EVERY == _DEV_EVERY - 1)
+    return np.arange(len(tokens)) >= len(tokens) - len(tokens) // _DEV_EVERY
 
 
 def most_frequent(counts: Bigrams, count: int) -> NDArray[np.int64]:
-    """Tokens by how often they begin a pair, most frequent first; only tokens that occur."""
+    """The tokens that start most pairs, most frequent first; only tokens that occur."""
     if count < 1:
-        raise BadRequest(f"--top is {count}; keep at least one token")
+        raise BadRequest(f"top={count} must be at least 1")
     seen = np.bincount(counts.first, weights=counts.count, minlength=counts.vocab)
     order = np.argsort(-seen, kind="stable")[:count]
     return order[seen[order] > 0]

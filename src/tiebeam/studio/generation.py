@@ -57,7 +57,7 @@ def _stream(reader: Reader, prompt: list[int], request: Request, sampling: Any) 
             logits = decoder.unembed(h)[0, :spoken]  # [V]
             token = sampling.choose(logits, random)
             top = _apart(reader, h[0], logits, request.top, token)
-            if token in tokenizer.ends:
+            if token in tokenizer.stop_ids:
                 yield {"id": token, "text": "", "top": top, "end": True}
                 break
             yield {"id": token, "text": stream(token, last=made == request.new - 1), "top": top, "end": False}

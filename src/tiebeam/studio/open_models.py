@@ -71,7 +71,7 @@ class Reader:
 
     def ids(self, text: str | None, ids: list[int] | None) -> list[int]:
         """Typed text -> token ids, without start tokens; or the ids as given."""
-        found = ids if ids is not None else self.lens.ends.encode(text) if text else []
+        found = ids if ids is not None else self.lens.tables.encode(text) if text else []
         if not found:
             raise BadRequest("give some text, or token ids")
         if len(found) > MOST_TOKENS:
@@ -80,7 +80,7 @@ class Reader:
 
     def spell(self, id: int) -> str | None:
         """A token as people read it, its leading space kept."""
-        tokenizer = self.lens.ends.tokenizer
+        tokenizer = self.lens.tables.tokenizer
         piece = tokenizer.backend.id_to_token(id) if tokenizer else None
         if tokenizer is None or piece is None:
             return None

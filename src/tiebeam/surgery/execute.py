@@ -135,6 +135,8 @@ class How:
     prove: bool = True
     durable: bool = True
     watch: Watch = unwatched
+    engine: str = "auto"
+    device: str | None = None
 
 
 DEFAULT = How()
@@ -351,7 +353,9 @@ def _prove(plan: Plan, result: Checkpoint, how: How) -> Proof | None:
     how.watch("comparing logits", 0, 1)
     from_gguf = plan.case.converted and plan.checkpoint.format == "gguf"
     rounded = plan.material.shards[0].entries[0].dtype if from_gguf else "F32"
-    proof = prove(plan.checkpoint, result, exact=not plan.case.converted, rounded=rounded)
+    proof = prove(
+        plan.checkpoint, result, exact=not plan.case.converted, rounded=rounded, engine=how.engine, device=how.device
+    )
     how.watch("comparing logits", 1, 1)
     return proof
 

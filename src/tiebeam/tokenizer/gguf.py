@@ -1,8 +1,8 @@
-"""The tokenizer inside a GGUF, rebuilt with `tokenizers`.
+"""Rebuild the tokenizer inside a GGUF with the `tokenizers` package.
 
-Two kinds matter for the models the decoder runs. "gpt2" is byte-level BPE: the file has the merges, and names
-the rule by which text is split first. "llama" is sentencepiece BPE: the file has a score for each piece, and
-of all neighbours that can be joined the best-scored join goes first, which is BPE with merges ranked by score.
+Two kinds are supported. "gpt2" is byte-level BPE: the file has the merges, and the name of the rule that splits the
+text first. "llama" is SentencePiece BPE: the file has a score for each piece, and the merge with the best score is
+applied first, which is BPE with the merges ranked by score.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.errors import UnreadableInput
-from tiebeam.tokenizer.load import Tokenizer, told
+from tiebeam.tokenizer.load import Tokenizer, explaining_failure
 
 if TYPE_CHECKING:
     import tokenizers
 
 _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
 
-# How text is split before BPE, by tokenizer.ggml.pre. \p{…} are Unicode classes.
+# Patterns that split the text before BPE, by the value of tokenizer.ggml.pre.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -39,19 +39,19 @@ _SPLITS: dict[str, tuple[str, ...]] = {
     "tekken": (_CASED % ("", "", ""),),
     "gpt-4o": (_CASED % (_ENDINGS, _ENDINGS, "{1,3}"),),
 }
-# Vocabularies in which a whole word is taken as it stands, whatever the merges would make of it.
-_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+# Rules under which a word that is in the vocabulary is one token, whatever the merges would give.
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
 
 
-def build(metadata: Mapping[str, Any], source: str) -> Tokenizer:
+def rebuild(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """The tokenizer that `metadata` describes."""
     kind = metadata["tokenizer.ggml.model"]
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
-        raise UnreadableInput(f"{source} names a {kind!r} tokenizer but holds no tokens for it; use --tokens 1,2,3")
+        raise UnreadableInput(f"{source} declares a {kind!r} tokenizer but has no tokens; give token ids")
     if kind not in ("gpt2", "llama"):
-        raise UnreadableInput(f"{source} holds a {kind!r} tokenizer; gpt2 and llama kinds can be rebuilt: use --tokens")
-    with told(f"the tokenizer in {source} cannot be rebuilt (use --tokens)"):
+        raise UnreadableInput(f"{source} has a {kind!r} tokenizer; only gpt2 and llama can be read; give token ids")
+    with explaining_failure(f"the tokenizer in {source} cannot be rebuilt (give token ids)"):
         tokens = list(tokens)
         types = list(metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens))
         if kind == "gpt2":
@@ -59,7 +59,7 @@ def build(metadata: Mapping[str, Any], source: str) -> Tokenizer:
         else:
             backend = _sentencepiece(metadata, tokens, types, source)
         _add_special(backend, tokens, types)
-    return Tokenizer(backend, _ends(metadata), _start(metadata, kind))
+    return Tokenizer(backend, _stop_ids(metadata), _start(metadata, kind))
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], source: str) -> tokenizers.Tokenizer:
@@ -69,12 +69,14 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], source: str)
     rule = metadata.get("tokenizer.ggml.pre", "default")
     if rule not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
-        raise UnreadableInput(f"{source} splits text by the rule {rule!r}, which is not known ({known}); use --tokens")
+        raise UnreadableInput(
+            f"{source} has the unknown pre-tokenizer {rule!r} (known: {known}); give token ids instead"
+        )
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges") or ()]
     vocab = {token: i for i, token in enumerate(tokens)}
     merges = [pair for pair in merges if len(pair) == 2 and pair[0] in vocab and pair[1] in vocab]
     merges = [pair for pair in merges if pair[0] + pair[1] in vocab]
-    backend = Backend(models.BPE(vocab, merges, ignore_merges=rule in _WORDS_FIRST))
+    backend = Backend(models.BPE(vocab, merges, ignore_merges=rule in _WHOLE_WORDS))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[rule]),
@@ -93,7 +95,7 @@ def _sentencepiece(
 
     scores = list(metadata.get("tokenizer.ggml.scores") or [])
     if len(scores) != len(tokens):
-        raise UnreadableInput(f"{source} has {len(tokens):,} tokens but {len(scores):,} scores for them; use --tokens")
+        raise UnreadableInput(f"{source} has {len(tokens):,} tokens but {len(scores):,} scores; give token ids")
     vocab = {token: i for i, token in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     model = models.BPE(
@@ -122,7 +124,7 @@ def _sentencepiece(
 def _merges(
     tokens: Sequence[str], scores: Sequence[float], types: Sequence[int], vocab: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, best-scored first; ties in the order of the pieces."""
+    """Every merge of two pieces into a third, best score first, then in the order of the pieces."""
     ranked = []
     for i, token in enumerate(tokens):
         if len(token) < 2 or types[i] in (_CONTROL, _USER_DEFINED, _BYTE):
@@ -136,7 +138,7 @@ def _merges(
 
 
 def _add_special(backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
-    """Tokens that are matched whole before anything else."""
+    """Register the tokens that are matched whole, before the text is split."""
     from tokenizers import AddedToken
 
     marked = list(zip(tokens, types, strict=False))
@@ -146,15 +148,15 @@ def _add_special(backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Se
     backend.add_tokens([AddedToken(t, special=False, normalized=False) for t, kind in marked if kind == _USER_DEFINED])
 
 
-def _ends(metadata: Mapping[str, Any]) -> frozenset[int]:
+def _stop_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     found = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
     return frozenset(i for i in found if type(i) is int)
 
 
 def _start(metadata: Mapping[str, Any], kind: str) -> tuple[int, ...]:
-    """The start token goes first if the file says so; where it says nothing, sentencepiece models have one."""
+    """The start token, if the file asks for one. SentencePiece files have one unless they declare otherwise."""
     rule = metadata.get("tokenizer.ggml.pre")
-    add = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or rule in (*_WORDS_FIRST, "tekken"))
+    add = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or rule in (*_WHOLE_WORDS, "tekken"))
     first = metadata.get("tokenizer.ggml.bos_token_id", 1 if kind == "llama" else None)
     return (first,) if add and type(first) is int else ()

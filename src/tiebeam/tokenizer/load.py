@@ -1,4 +1,7 @@
-"""Text <-> tokens: the tokenizer.json beside a checkpoint, or the tokenizer inside a GGUF, both run by `tokenizers`."""
+"""Text <-> token ids. The tokenizer is tokenizer.json beside the weights, or the one inside a GGUF.
+
+Both are run by the `tokenizers` package.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,13 @@ _LIMIT = 256 << 20  # the largest tokenizer.json in use is some 35 MB
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`ends` are the ids at which text is complete; `start` is put before a text (None: the backend sees to it)."""
+    """A tokenizer and the special ids of its model.
+
+    `stop_ids` are the end-of-text ids. `start` are the ids put before a text; None: the backend adds its own.
+    """
 
     backend: tokenizers.Tokenizer
-    ends: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
     start: tuple[int, ...] | None = None
 
     @property
@@ -30,13 +36,13 @@ class Tokenizer:
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        with told("the text cannot be turned into tokens"):
+        with explaining_failure("the text cannot be turned into tokens"):
             ids = self.backend.encode(text, add_special_tokens=self.start is None).ids
         return [*(self.start or ()), *ids]
 
     def encode_with_bytes(self, text: str) -> tuple[list[int], int]:
-        """The tokens, and how many bytes of the text belong to the first of them (0 when it is a start token)."""
-        with told("the text cannot be turned into tokens"):
+        """The ids, and how many bytes of the text the first of them covers (0 for a start token)."""
+        with explaining_failure("the text cannot be turned into tokens"):
             encoding = self.backend.encode(text, add_special_tokens=self.start is None)
         if self.start:
             return [*self.start, *encoding.ids], 0
@@ -47,14 +53,15 @@ class Tokenizer:
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
 
     def stream(self, prompt: Sequence[int]) -> Callable[..., str]:
-        """A function from each next token to the text that it completes.
+        """A function from each next id to the text that it completes.
 
-        Decoded together with a few tokens before it: leading spaces and characters of several tokens depend on them.
+        Each id is decoded together with a few before it, because leading spaces and characters that span several
+        tokens depend on them.
         """
         ids = list(prompt[-8:])
         seen, shown = 0, len(ids)
         while shown and self.decode(ids[:shown]).endswith("�"):
-            shown -= 1  # the prompt ends inside a character, which is not text yet
+            shown -= 1  # the prompt stops inside a character
 
         def push(token: int, last: bool = False) -> str:
             nonlocal seen, shown
@@ -69,8 +76,8 @@ class Tokenizer:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """Whatever the tokenizers package makes of bad data, as one sentence: it raises bare exceptions, and panics."""
+def explaining_failure(what: str) -> Iterator[None]:
+    """Turn a failure of the tokenizers package into UnreadableInput. It raises bare exceptions and Rust panics."""
     try:
         yield
     except (TiebeamError, KeyboardInterrupt, SystemExit, MemoryError):
@@ -80,11 +87,15 @@ def told(what: str) -> Iterator[None]:
 
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
-    """The checkpoint's own tokenizer, or None when it carries none."""
-    if checkpoint.format == "gguf" and "tokenizer.ggml.model" in checkpoint.metadata:
-        from tiebeam.tokenizer.gguf import build
+    """The tokenizer of a checkpoint; None when it has none.
 
-        return build(checkpoint.metadata, checkpoint.source)
+    from tiebeam import open_checkpoint
+    tokenizer = open_tokenizer(open_checkpoint("model"))
+    """
+    if checkpoint.format == "gguf" and "tokenizer.ggml.model" in checkpoint.metadata:
+        from tiebeam.tokenizer.gguf import rebuild
+
+        return rebuild(checkpoint.metadata, checkpoint.source)
     names = checkpoint.files.names()
     if "tokenizer.json" not in names:
         return None
@@ -92,17 +103,17 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
 
     size = checkpoint.files.size("tokenizer.json")
     if size > _LIMIT:
-        raise UnreadableInput(f"tokenizer.json is {size:,} bytes; one above {_LIMIT:,} is not believed")
+        raise UnreadableInput(f"tokenizer.json is {size:,} bytes; it exceeds the limit of {_LIMIT:,} bytes")
     raw = checkpoint.files.read("tokenizer.json", 0, size)
-    with told("tokenizer.json cannot be read"):
+    with explaining_failure("tokenizer.json cannot be read"):
         backend = tokenizers.Tokenizer.from_buffer(raw)
     backend.no_padding()
     backend.no_truncation()
-    return Tokenizer(backend, _ends(checkpoint, names))
+    return Tokenizer(backend, _stop_ids(checkpoint, names))
 
 
-def _ends(checkpoint: Checkpoint, names: list[str]) -> frozenset[int]:
-    """End-of-text ids: what generation_config.json says, else config.json."""
+def _stop_ids(checkpoint: Checkpoint, names: list[str]) -> frozenset[int]:
+    """End-of-text ids from generation_config.json, else from config.json."""
     documents: list[Any] = []
     if "generation_config.json" in names:
         documents.append(read_json(checkpoint.files, "generation_config.json", checkpoint.source))

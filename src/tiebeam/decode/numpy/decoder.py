@@ -221,7 +221,7 @@ class Decoder:
     def _generate(self, tokens: list[int], n: int, sampling: Sampling, stop: bool) -> Iterator[Token]:
         tokenizer = self.speller
         stream = tokenizer.stream(tokens) if tokenizer else None
-        ends = tokenizer.ends if tokenizer and stop else frozenset()
+        ends = tokenizer.stop_ids if tokenizer and stop else frozenset()
         known = min(self.vocab, tokenizer.size) if tokenizer else self.vocab
         random, cache = sampling.generator(), self.cache(len(tokens) + n)
         new = tokens

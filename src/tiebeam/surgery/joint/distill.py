@@ -32,7 +32,7 @@ from tiebeam.surgery.joint.held_out import HeldOut, Measured
 if TYPE_CHECKING:
     import torch
 
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import Engine
 
 Array = NDArray[Any]
 RATE = 1e-3  # of the root mean square of each parameter, per step
@@ -70,7 +70,7 @@ def heal(
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales
 
-    def joined() -> Decoder:
+    def joined() -> Engine:
         return decoder.with_ends(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
 
     best = fitted

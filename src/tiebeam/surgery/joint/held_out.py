@@ -1,4 +1,4 @@
-"""Text that nothing was fitted to: what the joined model does there, against the model as it was."""
+"""Compare the jointly tied model with the original on held-out text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam.decode.numpy.ops import log_softmax
+
 if TYPE_CHECKING:
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import Engine
 
 Array = NDArray[Any]
-_LOGITS = 1 << 22  # numbers in one block of logits
+_LOGITS = 1 << 22  # elements in one block of logits
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Per token: `nats` of loss, `kl` from the original in nats, `agreement` how often both take the same token."""
+    """Per token: loss in `nats`, `kl` from the original in nats, `agreement` as the share of equal top tokens."""
 
     nats: float
     kl: float
@@ -31,9 +33,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Runs of tokens, and the model as it was; its hidden states are computed once."""
+    """Held-out runs of tokens and the original model, whose hidden states are computed once."""
 
-    original: Decoder
+    original: Engine
     runs: list[list[int]]
 
     @cached_property
@@ -44,7 +46,7 @@ class HeldOut:
     def before(self) -> Measured:
         return self.measure(self.original)
 
-    def measure(self, joined: Decoder) -> Measured:
+    def measure(self, joined: Engine) -> Measured:
         nats = kl = agree = 0.0
         tokens = 0
         step = max(1, _LOGITS // joined.vocab)
@@ -53,17 +55,11 @@ class HeldOut:
             targets = np.asarray(run[1:])
             for at in range(0, len(targets), step):
                 part = slice(at, at + step)
-                p = _log_softmax(self.original.unembed(hidden[part]))  # [s, V]
-                q = p if joined is self.original else _log_softmax(joined.unembed(states[part]))
+                p = log_softmax(self.original.unembed(hidden[part]))  # [s, V]
+                q = p if joined is self.original else log_softmax(joined.unembed(states[part]))
                 rows = np.arange(len(p))
                 nats -= float(q[rows, targets[part]].sum(dtype=np.float64))
                 kl += float((np.exp(p) * (p - q)).sum(dtype=np.float64))
                 agree += int((p.argmax(1) == q.argmax(1)).sum())
                 tokens += len(p)
         return Measured(nats / tokens, kl / tokens, agree / tokens, tokens)
-
-
-def _log_softmax(logits: Array) -> Array:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result

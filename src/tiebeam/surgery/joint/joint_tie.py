@@ -41,14 +41,21 @@ class Joining:
         return replace(self, fitted=done.fitted), done
 
     def plan(self, expand: bool = False) -> Plan:
+        from tiebeam.decode import engine_name
+
+        if not expand and engine_name(self.held_out.original) != "numpy":
+            raise BadRequest(
+                f"{self.case.checkpoint.architecture} models run with transformers only, which does not read the joint "
+                "form; write two ordinary matrices instead: expand=True"
+            )
         plan = (plan_expand if expand else plan_joint)(self.case, self.fitted)
         return replace(plan, trial=self._try)
 
     def _try(self, result: Checkpoint) -> Mapping[str, Any]:
         """The written model, opened anew, on the text that nothing was fitted to."""
-        from tiebeam.decode import Decoder
+        from tiebeam.decode import open_engine
 
-        before, after = self.held_out.before, self.held_out.measure(Decoder.open(result))
+        before, after = self.held_out.before, self.held_out.measure(open_engine(result))
         if after.kl > self.fitted.after.kl + _SLACK:
             raise ProofFailed(
                 f"the written model is {after.kl:.4f} nats per token from the original, {self.fitted.after.kl:.4f} "
@@ -69,7 +76,7 @@ def join(
     case: Case, text: str, recipe: Recipe | None = None, watch: Watch = unwatched, rank: int | None = None
 ) -> Joining:
     """Calibrate and fit. Without a recipe, the default one at `rank` (None: the width of the model)."""
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import open_engine
 
     rows, V, D = pair_rows(case)
     recipe = recipe or Recipe(rank or D)
@@ -83,7 +90,7 @@ def join(
     assert pair.embed
     assert pair.head
     try:
-        decoder = Decoder.open(case.checkpoint, embed=pair.embed.name, head=pair.head.name)
+        decoder = open_engine(case.checkpoint, embed=pair.embed.name, head=pair.head.name)
     except UnreadableInput as error:
         raise UnreadableInput(f"--joint has to run the model, to see what its head sees: {error}") from None
     calibration = calibrate(decoder, text, progress=_stage(watch, "calibrating"))

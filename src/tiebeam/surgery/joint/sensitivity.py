@@ -1,9 +1,8 @@
-"""How much an error of the lookup costs, found by making one: noise on the embeddings, and the KL that follows.
+"""Estimate how much an error in the embedding costs: add noise of known size and measure the KL.
 
-The head's errors are in nats as they stand. For the lookup's, the whole trunk lies between cause and effect, and no
-gradient is at hand; but noise of known size, small against the rows, raises the KL by half its energy times the mean
-sensitivity. One run of a few thousand tokens puts both ends of the pair on one scale, and the balance that was searched
-for before comes out within a few per cent (docs/joint.md).
+An error in the head is an error in the logits, so its cost in nats is known. Between an error in the embedding and
+the loss lie all the layers, and there is no gradient; but small noise raises the KL by half its energy times the mean
+sensitivity. One run over a few thousand tokens puts embedding and head on one scale (docs/joint.md has the check).
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from tiebeam.decode import Table
 from tiebeam.surgery.joint.held_out import HeldOut
 
 if TYPE_CHECKING:
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import Engine
 
 Array = NDArray[Any]
-_NOISE = 0.05  # of the root mean square of a row's length
+_NOISE = 0.05  # relative to the root-mean-square row norm
 _TOKENS = 2048
 
 
 @dataclass(frozen=True)
 class _Noisy:
-    """An embedding whose every lookup is off by a random vector of known length."""
+    """An embedding with a random vector of known norm added to every lookup."""
 
     table: Table
-    length: float
+    norm: float
     random: np.random.Generator
 
     @property
@@ -39,21 +38,21 @@ class _Noisy:
 
     def lookup(self, ids: NDArray[np.int64]) -> Array:  # [T] -> [T, D]
         x = self.table.lookup(ids)
-        noise = self.random.standard_normal(x.shape) * (self.length / np.sqrt(x.shape[1]))
+        noise = self.random.standard_normal(x.shape) * (self.norm / np.sqrt(x.shape[1]))
         result: Array = x + noise.astype(x.dtype)
         return result
 
 
-def lookup_sensitivity(decoder: Decoder, runs: list[list[int]], length: float) -> float:
-    """Twice the KL per squared length of an error in the lookup; `length` is the usual length of a row."""
-    probe = HeldOut(decoder, _some(runs))
-    noisy: Any = _Noisy(decoder.embed, _NOISE * length, np.random.default_rng(0))
-    kl = probe.measure(decoder.with_ends(noisy, decoder.head)).kl
-    return 2 * kl / (_NOISE * length) ** 2
+def lookup_sensitivity(engine: Engine, runs: list[list[int]], norm: float) -> float:
+    """Twice the KL per squared norm of an error in the embedding; `norm` is the typical row norm."""
+    sample = HeldOut(engine, _sample(runs))
+    noisy: Any = _Noisy(engine.embed, _NOISE * norm, np.random.default_rng(0))
+    kl = sample.measure(engine.with_ends(noisy, engine.head)).kl
+    return 2 * kl / (_NOISE * norm) ** 2
 
 
-def _some(runs: list[list[int]]) -> list[list[int]]:
-    """A few thousand tokens from all over the text, in runs short enough to be many."""
+def _sample(runs: list[list[int]]) -> list[list[int]]:
+    """A few thousand tokens spread evenly over the text, in short runs."""
     pieces = [run[at : at + 256] for run in runs for at in range(0, len(run), 256)]
     pieces = [piece for piece in pieces if len(piece) > 1]
     wanted = max(1, _TOKENS // max(map(len, pieces)))

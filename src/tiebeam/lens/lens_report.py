@@ -1,8 +1,9 @@
-"""Everything the lens can say of one model, in one plain record: the whole path, chosen tokens, norms by frequency."""
+"""The report of a lens: the whole path, chosen tokens, row norms by frequency; as a dictionary, text and HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ Array = NDArray[np.floating[Any]]
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 
-def survey(
+def report_of(
     lens: Lens, tokens: Sequence[int] = (), counts: NDArray[np.int64] | None = None, top: int = 10
 ) -> dict[str, Any]:  # counts: [V], how often each token occurs in a text
-    """The record behind `tiebeam lens`. Without `tokens` it is about the whole vocabulary alone."""
-    D = lens.gram.shape[0] // 2
+    """The document of `tiebeam lens --json`. Without `tokens` it covers the whole vocabulary only."""
+    D = lens.dim
     joint = np.cumsum(lens.joint_spectrum)
     degrees = np.degrees(lens.angles)
     self_logits = lens.self_logits
@@ -28,7 +29,7 @@ def survey(
         "one_table": lens.one_table,
         "norm": lens.norm,
         "scales": lens.scales,
-        "notes": list(lens.ends.notes),
+        "notes": list(lens.tables.notes),
         "path": lens.energy.to_dict(),
         "spectrum": [float(x) for x in lens.spectrum],
         "effective_rank": effective_rank(lens.spectrum),
@@ -56,8 +57,58 @@ def survey(
     return found
 
 
+def headline(found: dict[str, Any]) -> str:
+    """Tied or untied, the size, and what the path includes."""
+    parts = [
+        "tied" if found["one_table"] else "untied",
+        f"{found['vocab']:,} x {found['dim']:,}",
+        "with the final norm" if found["norm"] else "without the final norm",
+        *([] if found["scales"] else ["without scales"]),
+    ]
+    return " · ".join(parts)
+
+
+def figures(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, value, explanation) of the whole path."""
+    path, own, angles = found["path"], found["self_logits"], found["angles"]
+    rows = [
+        ("symmetric", f"{100 * path['symmetric']:.1f}%", "of the path's energy; the rest is antisymmetric"),
+        ("negative", f"{100 * path['negative']:.1f}%", "of the symmetric part is in negative eigenvalues; 0 for E.Eᵀ"),
+        ("rank", f"{path['rank']:,}", f"effective rank {found['effective_rank']:,.0f}"),
+        ("self-logits", f"{own['median']:.2f}", f"median logit of a token after itself, {own['least']:.2f} to "
+         f"{own['most']:.2f}; {100 * own['negative']:.0f}% negative"),
+    ]  # fmt: skip
+    if not found["one_table"]:
+        kept = ", ".join(f"{100 * row['kept']:.1f}% at rank {row['rank']:,}" for row in found["joint"][2:])
+        rows += [
+            (
+                "angles",
+                f"{angles['median']:.1f}°",
+                f"median between the two tables, up to {angles['largest']:.1f}°",
+            ),
+            ("joint", "", f"one table for both keeps {kept}"),
+        ]
+    return rows
+
+
+def as_text(lens: Lens) -> str:
+    found = report_of(lens)
+    lines = [f"{lens.source or 'lens'} · {headline(found)}", *(f"  note: {note}" for note in found["notes"])]
+    return "\n".join([*lines, *(f"  {name:<11}  {value:>7}  {words}" for name, value, words in figures(found))])
+
+
+def as_html(lens: Lens) -> str:
+    found = report_of(lens)
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td><td>{escape(words)}</td></tr>"
+        for name, value, words in figures(found)
+    )
+    notes = "".join(f"<p>note: {escape(note)}</p>" for note in found["notes"])
+    return f"<p><b>{escape(lens.source)}</b> · {escape(headline(found))}</p>{notes}<table>{rows}</table>"
+
+
 def norms_by_frequency(norms: tuple[Array, Array], counts: NDArray[np.int64], bins: int = 12) -> dict[str, Any]:
-    """Mean row norms of both tables over bins of equal log frequency, and how they go together by rank."""
+    """Mean row norms in bins of equal log frequency, and their rank correlation with frequency."""
     seen = counts[: len(norms[0])] > 0
     logs = np.log10(counts[: len(norms[0])][seen].astype(np.float64)) if seen.any() else np.zeros(0)
     rows = []
@@ -91,7 +142,7 @@ def norms_by_frequency(norms: tuple[Array, Array], counts: NDArray[np.int64], bi
 
 
 def spearman(a: Array, b: Array) -> float | None:  # [n], [n]
-    """Correlation of ranks, ties at their mean rank; None where one side does not vary."""
+    """Rank correlation; ties get their mean rank. None where one side is constant."""
     x, y = _ranks(a), _ranks(b)
     x, y = x - x.mean(), y - y.mean()
     size = float(np.sqrt((x**2).sum() * (y**2).sum()))
@@ -99,7 +150,7 @@ def spearman(a: Array, b: Array) -> float | None:  # [n], [n]
 
 
 def effective_rank(singular: Array) -> float:
-    """exp of the entropy of the singular values taken as shares: how many directions the path really uses."""
+    """exp of the entropy of the normalised singular values: the number of directions that the path uses."""
     total = float(singular.sum())
     if not total:
         return 0.0

@@ -1,0 +1,351 @@
+"""The transformers engine: every architecture that transformers has as a causal language model (extra [hf]).
+
+The model class comes from `model_type` and the installed transformers; code in the repository never runs. Weights
+are read by tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are
+refused: transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
+
+Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
+calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
+the model runs one token while the hook puts the hidden states in place of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.decode.engine import Array, EngineBase, Tokens
+from tiebeam.decode.numpy.vocab_tables import Table
+from tiebeam.errors import BadRequest, MissingExtra, TiebeamError, UnreadableInput
+from tiebeam.families import Scales, lookup, scales
+
+if TYPE_CHECKING:
+    import torch
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_UNLIMITED = 1 << 31  # recurrent models and ALiBi have no limit of their own
+_BLOCK = 1 << 16  # rows of a table at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """What `Engine.spec` holds for a model that transformers runs."""
+
+    context: int
+    dim: int
+    scales: Scales
+
+
+def _scales(checkpoint: Checkpoint) -> Scales:
+    """The family's scales; 1 where the architecture is not in the table."""
+    config = checkpoint.config or {}
+    architecture = lookup(config.get("model_type"))
+    return Scales() if architecture is None else scales(config, architecture)
+
+
+@dataclass(eq=False)
+class KVCache:
+    """The positions seen so far. `keys_values` is None until the first call, and for models without such a cache,
+    where every call runs all of `tokens` again."""
+
+    capacity: int
+    tokens: list[int]
+    keys_values: Any = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TransformersEngine(EngineBase):
+    """A causal language model of transformers. Open one with `open_engine(source, engine="transformers")`."""
+
+    source: str
+    spec: ModelSizes
+    model: Any
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+    embed_weight: torch.Tensor | None = None  # [V, D], in place of the model's own
+    head_weight: torch.Tensor | None = None  # [V, D], in place of the model's own
+
+    @classmethod
+    def open(
+        cls,
+        source: str | os.PathLike[str] | Checkpoint,
+        *,
+        device: str = "cpu",
+        embed: str | None = None,
+        head: str | None = None,
+        dtype: str = "float32",
+    ) -> TransformersEngine:
+        torch, transformers = _import()
+        checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        for name in (embed, head):
+            if name is not None and name not in checkpoint.tensors:
+                raise BadRequest(f"{name!r} is not in this checkpoint")
+        with _quiet(transformers):
+            model = _load(transformers, checkpoint, getattr(torch, dtype), given=bool(embed or head))
+        try:
+            model.eval().to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise BadRequest(f"device {device!r} cannot be used: {_first_line(error)}") from None
+        config = model.config.get_text_config()
+        limits = [value for key in _CONTEXT_KEYS if type(value := getattr(config, key, None)) is int and value > 0]
+        sizes = ModelSizes(
+            context=limits[0] if limits else _UNLIMITED,
+            dim=int(model.get_output_embeddings().weight.shape[1]),
+            scales=_scales(checkpoint),
+        )
+        engine = cls(checkpoint.source, sizes, model, checkpoint)
+        given = [Table(checkpoint.tensor(name).astype(np.float32)) if name else None for name in (embed, head)]
+        return engine._replaced(*given)
+
+    def __repr__(self) -> str:
+        name = type(self.model).__name__
+        return f"<TransformersEngine of {self.source}: {name}, {self.vocab:,} x {self.spec.dim}>"
+
+    def with_ends(self, embed: Table, head: Table) -> TransformersEngine:
+        """The same layers with another embedding and head; the model itself is not changed."""
+        return self._replaced(embed, head)
+
+    def _replaced(self, embed: Table | None, head: Table | None) -> TransformersEngine:
+        like = self.model.get_input_embeddings().weight
+        weights = [None if table is None else _whole(table, like) for table in (embed, head)]
+        return replace(self, embed_weight=weights[0], head_weight=weights[1])
+
+    @cached_property
+    def embed(self) -> Table:
+        own = self.model.get_input_embeddings().weight
+        return Table(_numpy(own if self.embed_weight is None else self.embed_weight))
+
+    @cached_property
+    def head(self) -> Table:
+        own = self.model.get_output_embeddings().weight
+        return Table(_numpy(own if self.head_weight is None else self.head_weight))
+
+    @property
+    def vocab(self) -> int:
+        own = self.model.get_output_embeddings().weight
+        return int((own if self.head_weight is None else self.head_weight).shape[0])
+
+    def cache(self, capacity: int | None = None) -> KVCache:
+        return KVCache(self.spec.context if capacity is None else capacity, [])
+
+    def forward(self, tokens: Tokens, cache: KVCache) -> Array:  # [T] -> [T, D]
+        ids = self.check(tokens)
+        if len(cache.tokens) + len(ids) > cache.capacity:
+            raise BadRequest(
+                f"the cache takes {cache.capacity:,} positions and holds {len(cache.tokens):,}; "
+                f"{len(ids):,} more do not fit"
+            )
+        before = {"past_key_values": cache.keys_values} if cache.keys_values is not None else {}
+        new = ids.tolist() if before else [*cache.tokens, *ids.tolist()]
+        seen: list[torch.Tensor] = []
+
+        def keep(h: torch.Tensor) -> torch.Tensor:  # [1, T, D] -> [1, 1, D]
+            seen.append(h)
+            return h[:, -1:]  # logits of one position; all of them would be [T, V]
+
+        output = self._run(new, keep, use_cache=True, **before)
+        cache.tokens += ids.tolist()
+        cache.keys_values = output.get("past_key_values")
+        h = _numpy(seen[0][0, -len(ids) :])
+        if not np.isfinite(h).all():
+            raise UnreadableInput(f"{self.source} gives hidden states that are not finite numbers on this input")
+        return h
+
+    def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
+        own = self.model.get_output_embeddings().weight
+        states = _tensor(h, own)[None]  # [1, T, D]
+        output = self._run([0], lambda _: states, use_cache=False)
+        return _numpy(output.logits[0])
+
+    def _run(self, ids: list[int], at_head: Callable[[torch.Tensor], torch.Tensor], **options: Any) -> Any:
+        """One call of the model; `at_head` sees the input of the head and returns what the head gets instead."""
+        import torch
+
+        head, calls = self.model.get_output_embeddings(), 0
+
+        def hook(module: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            nonlocal calls
+            calls += 1
+            return (at_head(arguments[0]), *arguments[1:])
+
+        weights = {}
+        for module, weight in (
+            (self.model.get_input_embeddings(), self.embed_weight),
+            (head, self.head_weight),
+        ):
+            if weight is not None:
+                name = next(name for name, found in self.model.named_modules() if found is module)
+                weights[f"{name}.weight"] = weight
+        inputs = {"input_ids": torch.tensor([ids], device=head.weight.device), **options}
+        handle = head.register_forward_pre_hook(hook)
+        try:
+            with torch.no_grad():
+                output = torch.func.functional_call(self.model, weights, (), inputs, tie_weights=False)
+        finally:
+            handle.remove()
+        if calls != 1:
+            raise UnreadableInput(f"{type(self.model).__name__} does not call its head once; it cannot be run here")
+        return output
+
+
+def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
+    """The norm before the head as a function [n, D] -> [n, D], without loading any layer.
+
+    It is the last norm of the model class outside the list of layers.
+    """
+    torch, transformers = _import()
+    with _quiet(transformers), _as_unreadable(checkpoint):
+        config = _config(transformers, checkpoint)
+        with torch.device("meta"):
+            model = _causal_class(transformers, config, checkpoint.config or {})(config)
+    norms = [
+        (name, module)
+        for name, module in model.named_modules()
+        if "norm" in type(module).__name__.lower()
+        and not any(part.isdigit() for part in name.split("."))
+        and not list(module.children())
+    ]
+    if not norms:
+        raise UnreadableInput(f"{type(model).__name__} has no final norm")
+    name, norm = norms[-1]
+    stored = [f"{name}.{key}" for key in norm.state_dict()]
+    bare = name.partition(".")[2]  # some checkpoints leave out the name of the base model
+    if any(key not in checkpoint.tensors for key in stored):
+        stored = [f"{bare}.{key}" for key in norm.state_dict()]
+    missing = next((key for key in stored if key not in checkpoint.tensors), None)
+    if missing is not None:
+        raise UnreadableInput(f"{checkpoint.source} stores no {name}")
+    weights = [_read(checkpoint, key, torch.float32) for key in stored]
+    norm.load_state_dict(dict(zip(norm.state_dict(), weights, strict=True)), assign=True)
+
+    def apply(x: Array) -> Array:  # [n, D] -> [n, D]
+        with torch.no_grad():
+            return _numpy(norm(torch.from_numpy(np.ascontiguousarray(x, np.float32))))
+
+    return apply
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise MissingExtra("the transformers engine", "hf") from None
+    return torch, transformers
+
+
+def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
+    """The model with the checkpoint's weights. `given`: the pair was named by hand, so the head may be missing."""
+    with _as_unreadable(checkpoint):
+        config = _config(transformers, checkpoint)
+        kind = _causal_class(transformers, config, checkpoint.config or {})
+        weights = {name: _read(checkpoint, name, dtype) for name in checkpoint.tensors}
+        model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
+    if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
+        raise UnreadableInput(f"{type(model).__name__} has no embedding or no LM head")
+    pair = {id(m.weight) for m in (model.get_input_embeddings(), model.get_output_embeddings())} if given else set()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    missing = sorted(n for n in report["missing_keys"] if n not in parameters or id(parameters[n]) not in pair)
+    if missing:
+        raise UnreadableInput(
+            f"{checkpoint.source} stores no {missing[0]}"
+            + (f" and {len(missing) - 1} more of its weights" if len(missing) > 1 else "")
+            + "; transformers would start them with random numbers"
+        )
+    return model.to(dtype)
+
+
+def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
+    config = checkpoint.config
+    if checkpoint.format == "gguf":
+        raise UnreadableInput("the transformers engine does not run GGUF files")
+    if config is None or not isinstance(config.get("model_type"), str):
+        raise UnreadableInput(f"{checkpoint.source} has no config.json with a model_type")
+    if config["model_type"] not in transformers.CONFIG_MAPPING:
+        raise UnreadableInput(
+            f"transformers {transformers.__version__} does not know the model_type {config['model_type']!r}"
+        )
+    if "tiebeam" in config:
+        raise UnreadableInput("the jointly tied form is read by the numpy engine only; write it with expand=True")
+    if config.get("quantization_config"):
+        raise UnreadableInput("the weights are quantised; the transformers engine runs unquantised models")
+    # Without a dtype of its own the model takes that of the weights handed over.
+    return transformers.AutoConfig.for_model(
+        **{key: value for key, value in config.items() if key not in ("dtype", "torch_dtype", "auto_map")}
+    )
+
+
+def _causal_class(transformers: Any, config: Any, stored: Mapping[str, Any]) -> Any:
+    """The class that runs it; a model saved as something else (masked, encoder-decoder) is refused."""
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    saved_as = stored.get("architectures") or []
+    fits = not saved_as or any(str(n).endswith(("ForCausalLM", "LMHeadModel")) for n in saved_as)
+    if kind is None or config.is_encoder_decoder or not (fits or kind.__name__ in saved_as):
+        name = saved_as[0] if saved_as else config.model_type
+        raise UnreadableInput(f"{name} is not a causal language model in transformers")
+    return kind
+
+
+def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    values = torch.from_numpy(np.array(checkpoint.tensor(name)))
+    return values.to(dtype) if values.is_floating_point() else values
+
+
+def _whole(table: Table, like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
+    """A table as one matrix: its map and its exact rows applied."""
+    blocks = [np.arange(at, min(at + _BLOCK, table.vocab)) for at in range(0, table.vocab, _BLOCK)]
+    return _tensor(np.concatenate([table.lookup(ids) for ids in blocks]), like)
+
+
+def _tensor(values: Array, like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(like.device, like.dtype)
+
+
+def _numpy(values: torch.Tensor) -> Array:
+    import torch
+
+    values = values.detach().cpu()
+    found: Array = (values if values.dtype == torch.float64 else values.float()).numpy()
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+@contextmanager
+def _as_unreadable(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever transformers raises for a config or its weights into one sentence."""
+    try:
+        yield
+    except TiebeamError:
+        raise
+    except Exception as error:
+        raise UnreadableInput(f"transformers cannot load {checkpoint.source}: {_first_line(error)}") from error
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and no warnings of transformers on standard error while a model loads."""
+    log = transformers.utils.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
