@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tiebeam.decode import Decoder, Table
-from tiebeam.surgery import open_case
+from tiebeam.surgery import open_source
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
 from tiebeam.surgery.joint.fit import fit, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
     parser.add_argument("--tokens", type=int, default=8192, help="test tokens of each kind")
     options = parser.parse_args()
-    case = open_case(options.model)
+    case = open_source(options.model)
     decoder = Decoder.open(case.checkpoint)
     rows, V, D = pair_rows(case)
     tests = {

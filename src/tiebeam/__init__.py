@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
     from tiebeam.pair import Matrix, Pair, Tie
-    from tiebeam.surgery import tie, untie
-    from tiebeam.surgery.module import count, share_storage, tie_, untie_
+    from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
+    from tiebeam.surgery.tie import tie
+    from tiebeam.surgery.untie import untie
 
 _HOME = {
     "Budget": "tiebeam.budget",
@@ -32,16 +33,16 @@ _HOME = {
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.guard",
-    "count": "tiebeam.surgery.module",
+    "count_parameters": "tiebeam.surgery.module",
     "examine": "tiebeam.doctor",
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
+    "is_tied": "tiebeam.surgery.module",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
-    "share_storage": "tiebeam.surgery.module",
-    "tie": "tiebeam.surgery",
+    "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
-    "untie": "tiebeam.surgery",
+    "untie": "tiebeam.surgery.untie",
     "untie_": "tiebeam.surgery.module",
 }
 
@@ -58,13 +59,13 @@ __all__ = [
     "TiebeamError",
     "__version__",
     "assert_saved",
-    "count",
+    "count_parameters",
     "examine",
     "guard",
     "inspect",
+    "is_tied",
     "open_checkpoint",
     "price",
-    "share_storage",
     "tie",
     "tie_",
     "untie",

@@ -77,6 +77,13 @@ def compare(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
     return verdict
 
 
+def same_bytes(checkpoint: Checkpoint, left: str, right: str) -> bool:
+    """Whether two tensors have the same type, shape, layout and bytes."""
+    a, b = checkpoint.tensors[left], checkpoint.tensors[right]
+    alike = (a.dtype, a.shape, a.strides, a.nbytes) == (b.dtype, b.shape, b.strides, b.nbytes)
+    return alike and _first_difference(checkpoint, a, b) is None
+
+
 def _decodable(dtype: str) -> bool:
     return dtype in FLOATS or dtype not in BITS  # what is not a plain type is one of GGUF's
 

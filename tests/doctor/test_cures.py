@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from helpers.tiny_models import build
 from tiebeam.doctor import examine
 from tiebeam.doctor.cures import plan_cure
-from tiebeam.surgery import carry_out
+from tiebeam.surgery import execute
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -40,7 +40,7 @@ def sick(tmp_path):
 def cure(where, target):
     planned = plan_cure(where)
     before = {p.name: p.read_bytes() for p in where.iterdir()}
-    carry_out(planned.plan, target)
+    execute(planned.plan, target)
     assert {p.name: p.read_bytes() for p in where.iterdir()} == before
     return planned
 

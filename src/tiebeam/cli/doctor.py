@@ -82,12 +82,12 @@ def command(
 def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> None:
     """The safe cures of one model: shown, and with --out carried out."""
     from tiebeam.doctor.cures import plan_cure
-    from tiebeam.surgery import How, carry_out
+    from tiebeam.surgery import execute
 
     if len(models) > 1:
         raise click.UsageError("--fix takes one MODEL at a time")
     cure = plan_cure(models[0])
-    outcome = carry_out(cure.plan, out, How(force=force)) if cure.plan and out else None
+    outcome = execute(cure.plan, out, force=force) if cure.plan and out else None
     if shape == "json":
         planned = cure.plan.to_dict() if cure.plan else None
         done = outcome.to_dict() if outcome else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tiebeam.doctor.codes import Severity
 from tiebeam.doctor.findings import Finding
 from tiebeam.errors import TieBroken
-from tiebeam.surgery.module import find_ends, unwrap
+from tiebeam.surgery.module import find_parameters, unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +172,7 @@ def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
 def _ends(
     model: nn.Module, embed: str | None = None, head: str | None = None
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
-    E, W = find_ends(unwrap(model), embed, head)
+    E, W = find_parameters(unwrap(model), embed, head)
     return E.parameter, None if W is None else W.parameter
 
 

@@ -19,7 +19,7 @@ from tiebeam.decode.gguf import config_of
 from tiebeam.decode.layer_names import GGUF, HUGGING_FACE, Names
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.surgery.edits import Shard
-from tiebeam.surgery.output_shards import Material
+from tiebeam.surgery.output_shards import Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ _TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _FOLDED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[str, str]]:
+def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Layout, dict[str, str]]:
     """The weights in `dtype`, config.json, the tokenizer where it can be rebuilt; and the new name of each tensor."""
     config = _config(checkpoint, dtype)
     family = config["model_type"]
@@ -64,8 +64,8 @@ def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[
     entries.sort(key=lambda entry: entry.name)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     shard = Shard("model.safetensors", tuple(entries), {"format": "pt"})
-    material = Material((shard,), config, text, _documents(checkpoint, config))
-    return material, {name: target for name, (target, _) in places.items()}
+    layout = Layout((shard,), config, text, _documents(checkpoint, config))
+    return layout, {name: target for name, (target, _) in places.items()}
 
 
 def _turns(ours: Names, target: str, info: TensorInfo) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
-from tiebeam.surgery.cases import Case
+from tiebeam.surgery.source import Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,18 +72,18 @@ def built_in_passage() -> str:
     return resources.files("tiebeam.surgery").joinpath("passage.txt").read_text(encoding="utf-8")
 
 
-def keep_damage(case: Case, keep: str, text: str | None = None) -> Damage:
+def keep_damage(source: Source, keep: str, text: str | None = None) -> Damage:
     """The damage of `--keep embed|head|mean`."""
     on = "the text given" if text is not None else "a built-in passage"
-    embed, head = case.report.pair.embed, case.report.pair.head
+    embed, head = source.report.pair.embed, source.report.pair.head
     assert embed
     assert head
     try:
         from tiebeam.decode import Decoder, Table
 
-        decoder = Decoder.open(case.checkpoint, embed=embed.name, head=head.name)
+        decoder = Decoder.open(source.checkpoint, embed=embed.name, head=head.name)
         tokens = decoder.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
-        table = Table(_kept(case.checkpoint, embed.name, head.name, keep))
+        table = Table(_kept(source.checkpoint, embed.name, head.name, keep))
         return measure(decoder, table, table, tokens, on)
     except TiebeamError as error:
         return Damage(None, on, str(error))
