@@ -119,7 +119,7 @@ def test_nothing_to_do_as_json(run, shared, tmp_path):
 
 
 def test_an_existing_target_is_refused_before_anything_is_measured(run, untied, shared, monkeypatch):
-    monkeypatch.setattr("tiebeam.surgery.loss_effect.keep_damage", None)
+    monkeypatch.setattr("tiebeam.surgery.loss_effect.measure_keep", None)
     code, _, err = run("tie", untied, shared, "--keep", "mean")
     assert code == 2
     assert "exists" in err

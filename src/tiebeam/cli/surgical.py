@@ -29,6 +29,11 @@ _COMMON = [
         "common, so never edit one in place.",
     ),
     click.option("--no-proof", is_flag=True, help="Do not run both models to compare their logits."),
+    click.option(
+        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
+        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
+    ),
+    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
     click.option("--embed", metavar="NAME", help="Name of the embedding tensor, if the architecture is unknown."),
     click.option("--head", metavar="NAME", help="Name of the LM head tensor to read or to write."),
     click.option(

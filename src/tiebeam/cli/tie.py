@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="With --keep: write despite the measured loss.")
 def command(
-    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
-    head: str | None, dtype: str, as_json: bool, quiet: bool, keep: str | None, joint: bool,
-    rank: int | None, exact_rows: int, distill: float, expand: bool, texts: tuple[str, ...], yes: bool,
+    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
+    device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, expand: bool,
+    texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.
 
@@ -83,17 +84,22 @@ def command(
         return
     where = None if dry_run or target is None else checked_target(opened, target, force)
     with closing(Progress(quiet or as_json)) as progress:
-        options: dict[str, Any] = {"link": link, "proof": not no_proof, "progress": progress}
+        running: dict[str, Any] = {"engine": engine, "device": device}
+        options: dict[str, Any] = {"link": link, "proof": not no_proof, "progress": progress, **running}
         if keep:
             _keep(opened, where, keep, texts, yes, as_json, options)
         elif joint:
-            _joint(opened, where, rank, exact_rows, distill, expand, texts, as_json, options)
-        elif where is None:
-            assert plan is not None
-            print_plan(plan, as_json)
+            from tiebeam.surgery.joint import fit_joint
+            from tiebeam.surgery.loss_effect import read_texts
+
+            text = read_texts(texts) if texts else None
+            fitted = fit_joint(opened, text, rank=rank, exact_rows=exact_rows, progress=progress, **running)
+            _joint(fitted, where, distill, expand, as_json, options)
         else:
             assert plan is not None
-            print_outcome(execute(plan, where, **options), as_json)
+            outcome = execute(plan, where, **options) if where else None
+            progress.close()
+            print_outcome(outcome, as_json) if outcome else print_plan(plan, as_json)
 
 
 def _keep(
@@ -101,39 +107,38 @@ def _keep(
     options: dict[str, Any],
 ) -> None:  # fmt: skip
     from tiebeam.surgery import execute, plan_keep
-    from tiebeam.surgery.loss_effect import keep_damage, read_texts
+    from tiebeam.surgery.loss_effect import measure_keep, read_texts
 
     plan, progress = plan_keep(source, keep), options["progress"]
+    text, running = read_texts(texts) if texts else None, {name: options[name] for name in ("engine", "device")}
     progress("measuring the effect on loss", 0, 1)
-    effect = keep_damage(source, keep, read_texts(texts) if texts else None)
+    effect = measure_keep(source.checkpoint, source.report.pair, keep, text, **running)
     progress("measuring the effect on loss", 1, 1)
     if where is None:
+        progress.close()
         print_plan(plan, as_json, effect.sentence, {"damage": effect.to_dict()})
         return
     if not yes:
         raise BadRequest(f"--keep {keep} changes the model: {effect.sentence}; pass --yes to write it anyway")
     outcome = replace(execute(plan, where, **options), measured=effect.to_dict())
+    progress.close()
     print_outcome(outcome, as_json, f"{effect.sentence}; {_saved(outcome)}")
 
 
 def _joint(
-    source: Source, where: Target | None, rank: int | None, exact_rows: int, distill: float, expand: bool,
-    texts: tuple[str, ...], as_json: bool, options: dict[str, Any],
-) -> None:  # fmt: skip
-    from tiebeam.surgery.joint import fit_joint
-    from tiebeam.surgery.loss_effect import read_texts
-
-    text, progress = read_texts(texts) if texts else None, options["progress"]
-    fitted = fit_joint(source, text, rank=rank, exact_rows=exact_rows, progress=progress)
-    distilled = ""
+    fitted: JointFit, where: Target | None, distill: float, expand: bool, as_json: bool, options: dict[str, Any]
+) -> None:
+    progress, measured = options["progress"], []
     if where is None:
+        progress.close()
         print_plan(fitted.plan(expand), as_json, "", {"spectrum": fitted.spectrum()})
     else:
         if distill:
             fitted, done = fitted.distilled(distill, where.path, progress)
-            distilled = f"; distillation: KL {done.before.kl:.4f} -> {done.after.kl:.4f} in {done.minutes:.1f} minutes"
+            measured = [f"distilled in {done.minutes:.1f} minutes: KL {done.before.kl:.4f} -> {done.after.kl:.4f}"]
         outcome = fitted.write(where, expand=expand, **options)
-        print_outcome(outcome, as_json, _lost_and_saved(outcome) + distilled)
+        progress.close()
+        print_outcome(outcome, as_json, "; ".join([*_lost_and_saved(outcome), *measured]))
     if not as_json:
         _print_spectrum(fitted)
 
@@ -153,14 +158,12 @@ def _print_spectrum(joint: JointFit) -> None:
         console.print(text)
 
 
-def _lost_and_saved(outcome: Outcome) -> str:
+def _lost_and_saved(outcome: Outcome) -> list[str]:
     if not outcome.measured:
-        return ""
+        return []
     old, new = outcome.measured["before"], outcome.measured["after"]
-    return (
-        f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}, KL "
-        f"{new['kl']:.4f}, same top token {new['agreement']:.0%} of the time); {_saved(outcome)}"
-    )
+    lost = f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}"
+    return [f"{lost}, KL {new['kl']:.4f}, same top token {new['agreement']:.0%} of the time)", _saved(outcome)]
 
 
 def _saved(outcome: Outcome) -> str:

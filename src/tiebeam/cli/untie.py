@@ -13,8 +13,8 @@ from tiebeam.cli.surgical import common_options, needs_target, print_nothing_to_
 @click.command(short_help="Give the LM head its own tensor with the same numbers.")
 @common_options
 def command(
-    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
-    head: str | None, dtype: str, as_json: bool, quiet: bool,
+    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
+    device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with the LM head as its own tensor, and every config level declaring it untied.
 
@@ -42,5 +42,14 @@ def command(
         print_plan(plan, as_json)
     else:
         with closing(Progress(quiet or as_json)) as progress:
-            outcome = execute(plan, target, force=force, link=link, proof=not no_proof, progress=progress)
+            outcome = execute(
+                plan,
+                target,
+                force=force,
+                link=link,
+                proof=not no_proof,
+                progress=progress,
+                engine=engine,
+                device=device,
+            )
         print_outcome(outcome, as_json)

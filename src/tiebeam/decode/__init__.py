@@ -1,5 +1,6 @@
 """Run a checkpoint with NumPy: hidden states, logits, text, perplexity."""
 
+from tiebeam.decode.engine import ENGINES, engine_name, open_engine
 from tiebeam.decode.numpy.blocks import Cache
 from tiebeam.decode.numpy.decoder import Decoder, Token
 from tiebeam.decode.numpy.vocab_tables import Table
@@ -8,6 +9,7 @@ from tiebeam.decode.sampling import Sampling
 from tiebeam.decode.spec_fields import RUNNABLE
 
 __all__ = [
+    "ENGINES",
     "RUNNABLE",
     "Cache",
     "Decoder",
@@ -17,5 +19,7 @@ __all__ = [
     "Table",
     "Token",
     "divergence",
+    "engine_name",
+    "open_engine",
     "perplexity",
 ]

@@ -58,6 +58,8 @@ def execute(
     proof: bool = True,
     durable: bool = True,
     progress: Progress | None = None,
+    engine: str = "auto",
+    device: str | None = None,
 ) -> Outcome:
     """Write what `plan` describes to `target`, verified.
 
@@ -71,6 +73,8 @@ def execute(
     proof      run source and result and compare their logits
     durable    flush to disk before the final rename
     progress   called with (stage, done, total)
+    engine     what runs the models for the proof: "auto", "numpy" or "transformers"; see `tiebeam.decode`
+    device     the torch device of the transformers engine
 
     Raises BadRequest if there is nothing to do, ProofFailed if a check fails.
     """
@@ -100,7 +104,7 @@ def execute(
         if not as_file:
             with explaining(where.path):
                 model_card.add_to(stage.path, plan, digests)
-        proved = _prove(plan, result, show) if proof and plan.exact else None
+        proved = _prove(plan, result, show, engine, device) if proof and plan.exact else None
         measured = plan.measure(result) if plan.measure and proof else {}
         changed = sources.changed()
         if changed is not None:
@@ -240,13 +244,13 @@ def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[s
     progress("verifying", 1, 1)
 
 
-def _prove(plan: Plan, result: Checkpoint, progress: Progress) -> Proof:
+def _prove(plan: Plan, result: Checkpoint, progress: Progress, engine: str, device: str | None) -> Proof:
     from tiebeam.surgery.proof import prove
 
     source = plan.source
     progress("comparing logits", 0, 1)
     from_gguf = source.converted and source.checkpoint.format == "gguf"
     rounded = source.layout.shards[0].entries[0].dtype if from_gguf else "F32"
-    proof = prove(source.checkpoint, result, exact=not source.converted, rounded=rounded)
+    proof = prove(source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device)
     progress("comparing logits", 1, 1)
     return proof

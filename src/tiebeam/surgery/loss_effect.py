@@ -1,7 +1,7 @@
-"""What tying two different matrices does to a model, measured before anything is written.
+"""Measure what tying two different matrices does to the loss, before anything is written.
 
-The trunk runs as it is between the tables that would take the place of its own (`Decoder.with_ends`), on the
-text given or on a short passage that comes with this package.
+The layers run unchanged with the new tables in place of the old (`Engine.with_ends`), on the given text or on a short
+passage that is part of this package.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
-from tiebeam.surgery.source import Source
+from tiebeam.pair import Pair
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.decode import Decoder, Divergence, Table
+    from tiebeam.decode import Divergence
 
-_MOST_TEXT = 64 << 20
+_TEXT_LIMIT = 64 << 20
 MEASURED_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """Before and after on `text`; `divergence` is None when it could not be measured, and `why` says why."""
+class LossEffect:
+    """The model before and after, measured on `on`. `divergence` is None when no engine can run the model; `why` has
+    the reason."""
 
     divergence: Divergence | None
     on: str
@@ -37,7 +38,7 @@ class Damage:
     @property
     def sentence(self) -> str:
         if self.divergence is None:
-            return f"what is lost could not be measured: {self.why}"
+            return f"the effect on the loss was not measured: {self.why}"
         d = self.divergence
         return (
             f"{d.before.nats_per_token:.3f} -> {d.after.nats_per_token:.3f} nats per token on {self.on} "
@@ -50,13 +51,13 @@ class Damage:
 
 
 def read_texts(paths: Sequence[str | Path]) -> str:
-    """The text files, one after the other."""
+    """The contents of UTF-8 text files, joined by newlines."""
     parts, total = [], 0
     for path in map(Path, paths):
         try:
             total += path.stat().st_size
-            if total > _MOST_TEXT:
-                raise BadRequest(f"the text is larger than {_MOST_TEXT:,} bytes with {path}; give less of it")
+            if total > _TEXT_LIMIT:
+                raise BadRequest(f"with {path} the text exceeds the limit of {_TEXT_LIMIT:,} bytes; give less text")
             parts.append(path.read_bytes().decode("utf-8"))
         except UnicodeDecodeError as error:
             raise UnreadableInput(f"{path} is not UTF-8 text (byte {error.start:,})") from None
@@ -72,31 +73,32 @@ def built_in_passage() -> str:
     return resources.files("tiebeam.surgery").joinpath("passage.txt").read_text(encoding="utf-8")
 
 
-def keep_damage(source: Source, keep: str, text: str | None = None) -> Damage:
-    """The damage of `--keep embed|head|mean`."""
+def measure_keep(
+    checkpoint: Checkpoint,
+    pair: Pair,
+    keep: str,
+    text: str | None = None,
+    *,
+    engine: str = "auto",
+    device: str | None = None,
+) -> LossEffect:
+    """The effect of using one matrix as embedding and head of an untied `pair`: `keep` is "embed", "head" or "mean"."""
     on = "the text given" if text is not None else "a built-in passage"
-    embed, head = source.report.pair.embed, source.report.pair.head
-    assert embed
-    assert head
+    assert pair.embed
+    assert pair.head
+    embed, head = pair.embed.name, pair.head.name
     try:
-        from tiebeam.decode import Decoder, Table
+        from tiebeam.decode import Table, divergence, open_engine
 
-        decoder = Decoder.open(source.checkpoint, embed=embed.name, head=head.name)
-        tokens = decoder.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
-        table = Table(_kept(source.checkpoint, embed.name, head.name, keep))
-        return measure(decoder, table, table, tokens, on)
+        model = open_engine(checkpoint, embed=embed, head=head, engine=engine, device=device)
+        tokens = model.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
+        table = Table(_kept(checkpoint, embed, head, keep))
+        return LossEffect(divergence(model, model.with_ends(table, table), tokens), on)
     except TiebeamError as error:
-        return Damage(None, on, str(error))
+        return LossEffect(None, on, str(error))
 
 
-def measure(decoder: Decoder, embed: Table, head: Table, tokens: Sequence[int], on: str) -> Damage:
-    """The same trunk between other tables."""
-    from tiebeam.decode import divergence
-
-    return Damage(divergence(decoder, decoder.with_ends(embed, head), tokens), on)
-
-
-def _kept(checkpoint: Checkpoint, embed: str, head: str, keep: str) -> NDArray[np.float32]:
+def _kept(checkpoint: Checkpoint, embed: str, head: str, keep: str) -> NDArray[np.float32]:  # -> [V, D]
     import numpy as np
 
     if keep != "mean":

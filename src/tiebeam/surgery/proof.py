@@ -1,7 +1,7 @@
-"""Run both models on a probe batch and compare their logits.
+"""Prove that a change kept the model: run source and target on probe tokens and compare their logits.
 
-Bytes already prove that the trunk is untouched; the logits prove that the whole still is the same model: the
-right matrix at the right end, under names and flags that a loader reads as meant.
+Byte comparison already shows that the other weights did not change. The logits show that the whole is still the same
+model: the right matrix in the right place, under names and flags that a loader reads as intended.
 """
 
 from __future__ import annotations
@@ -12,57 +12,67 @@ from typing import Any
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import ProofFailed, TiebeamError
 
-PROBE = 16
+PROBE_TOKENS = 16
 _DTYPES = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`ran` is False when the decoder cannot run this model; `why` then says why. `largest` is the largest
-    difference between any two logits."""
+    """`ran` is False when no engine can run the model; `why` has the reason. `largest` is the largest difference
+    between two logits. `engine` is the engine that ran both models."""
 
     ran: bool
     tokens: int = 0
     largest: float = 0.0
     why: str = ""
+    engine: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def prove(source: Checkpoint, target: Checkpoint, *, exact: bool = True, rounded: str = "F32") -> Proof:
-    """The logits of both on the same tokens; ProofFailed when they differ.
+def prove(
+    source: Checkpoint,
+    target: Checkpoint,
+    *,
+    exact: bool = True,
+    rounded: str = "F32",
+    engine: str = "auto",
+    device: str | None = None,
+) -> Proof:
+    """Compare the logits of two models on the same tokens; raises ProofFailed when they differ.
 
-    `exact` asks for the same bits. Without it (another format lays the numbers out differently, and sums come out
-    in another order) a millionth of the largest logit is allowed. `rounded` is the type that the target's weights
-    were rounded to; the source is then run rounded alike.
+    `exact` asks for equal bits. Without it a difference of a millionth of the largest logit is allowed, because
+    another format stores the weights in another layout and the sums round differently. `rounded` is the dtype that
+    the target's weights were rounded to; the source is then run with the same rounding.
     """
     import numpy as np
 
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import engine_name, open_engine
 
     needed, free = 4 * sum(info.size for info in target.tensors.values()), _free_memory()
     if needed > 0.8 * free:
-        return Proof(False, why=f"running it takes {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} are free")
+        return Proof(False, why=f"running it needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free")
     try:
-        before = Decoder.open(source, dtype=_DTYPES[rounded])
+        before = open_engine(source, dtype=_DTYPES[rounded], engine=engine, device=device)
     except TiebeamError as error:
         return Proof(False, why=str(error))
+    name = engine_name(before)
     tokens = probe_tokens(before.vocab)
     expected = before.logits(tokens)
     del before
     try:
-        found = Decoder.open(target).logits(tokens)
+        found = open_engine(target, engine=name, device=device).logits(tokens)
     except TiebeamError as error:
-        raise ProofFailed(f"the source runs and the result does not ({error}); nothing was put in place") from None
+        raise ProofFailed(f"the source runs but the result does not ({error}); the target was not written") from None
     if expected.shape != found.shape:
-        raise ProofFailed(f"the logits went from {expected.shape} to {found.shape}; nothing was put in place")
+        raise ProofFailed(f"the logits went from {expected.shape} to {found.shape}; the target was not written")
     same = (expected == found) | (np.isnan(expected) & np.isnan(found))
     largest = 0.0 if same.all() else float(np.nanmax(np.abs(expected[~same] - found[~same])))
     tolerance = 0.0 if exact else 1e-6 * max(1.0, float(np.nanmax(np.abs(expected))))
     if not largest <= tolerance:
-        raise ProofFailed(f"the logits moved by up to {largest:.3g} on a probe batch; nothing was put in place")
-    return Proof(True, len(tokens), largest)
+        raise ProofFailed(f"the logits moved by up to {largest:.3g} on the probe tokens; the target was not written")
+    return Proof(True, len(tokens), largest, engine=name)
 
 
 def _free_memory() -> float:
@@ -70,12 +80,12 @@ def _free_memory() -> float:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return float("inf")  # not Linux: let it try
+        return float("inf")  # not Linux: unknown, so try
 
 
 def probe_tokens(vocab: int) -> list[int]:
-    """A few tokens from all over the vocabulary, its first and last rows among them."""
+    """Token ids spread over the vocabulary, the first and the last row included."""
     import numpy as np
 
-    spread = np.linspace(0, vocab - 1, PROBE).astype(int)
+    spread = np.linspace(0, vocab - 1, PROBE_TOKENS).astype(int)
     return [int(token) for token in np.random.default_rng(0).permutation(spread)]

@@ -45,6 +45,8 @@ def tie(
     proof: bool = True,
     durable: bool = True,
     progress: Progress | None = None,
+    engine: str = "auto",
+    device: str | None = None,
 ) -> Outcome:
     """Write `target`: `source` with one matrix for the embedding and the head. Exact unless `keep` or `joint` is given.
 
@@ -60,7 +62,7 @@ def tie(
     expand        with joint: write two ordinary matrices, for loaders other than tiebeam
     embed, head   tensor names, for an architecture that tiebeam does not know
     dtype         what a GGUF is dequantized to when `target` is a directory: "F32", "F16" or "BF16"
-    force, link, proof, durable, progress   see `tiebeam.surgery.execute`
+    force, link, proof, durable, progress, engine, device   see `tiebeam.surgery.execute`
 
     Raises BadRequest if the matrices differ and neither `keep` nor `joint` is given, or if the model is tied already;
     ProofFailed if the written model is not as planned. `source` is never changed.
@@ -68,16 +70,15 @@ def tie(
     check_tie_arguments(keep, joint, rank, exact_rows, distill, expand)
     opened = open_source(source, embed=embed, head=head, target=target, dtype=dtype)
     where = checked_target(opened, target, force)
-    options: dict[str, Any] = {"link": link, "proof": proof, "durable": durable, "progress": progress}
+    running: dict[str, Any] = {"progress": progress, "engine": engine, "device": device}
+    options: dict[str, Any] = {"link": link, "proof": proof, "durable": durable, **running}
     if not joint:
         return execute(plan_tie(opened) if keep is None else plan_keep(opened, keep), where, **options)
     from tiebeam.surgery.joint.joint_tie import fit_joint
     from tiebeam.surgery.loss_effect import read_texts
 
     files = [os.fspath(text)] if isinstance(text, str | os.PathLike) else [os.fspath(path) for path in text]
-    fitted = fit_joint(
-        opened, read_texts(files) if files else None, rank=rank, exact_rows=exact_rows, progress=progress
-    )
+    fitted = fit_joint(opened, read_texts(files) if files else None, rank=rank, exact_rows=exact_rows, **running)
     if distill:
         fitted, _ = fitted.distilled(distill, where.path, progress)
     return fitted.write(where, expand=expand, **options)

@@ -33,6 +33,8 @@ def untie(
     proof: bool = True,
     durable: bool = True,
     progress: Progress | None = None,
+    engine: str = "auto",
+    device: str | None = None,
 ) -> Outcome:
     """Write `target`: `source` with the head as its own tensor and every config level declaring it untied.
 
@@ -41,13 +43,16 @@ def untie(
 
     embed, head   tensor names, for an architecture that tiebeam does not know
     dtype         what a GGUF is dequantized to when `target` is a directory: "F32", "F16" or "BF16"
-    force, link, proof, durable, progress   see `tiebeam.surgery.execute`
+    force, link, proof, durable, progress, engine, device   see `tiebeam.surgery.execute`
 
     Raises BadRequest if the model is untied already or cannot be untied in a file, ProofFailed if the written model
     differs from the source. `source` is never changed; `target` appears complete or not at all.
     """
     plan = plan_untie(open_source(source, embed=embed, head=head, target=target, dtype=dtype))
-    return execute(plan, target, force=force, link=link, proof=proof, durable=durable, progress=progress)
+    return execute(
+        plan, target, force=force, link=link, proof=proof, durable=durable, progress=progress, engine=engine,
+        device=device,
+    )  # fmt: skip
 
 
 def plan_untie(source: Source) -> Plan:

@@ -33,6 +33,7 @@ class JointFit:
     held_out: HeldOut
     calibration: Calibration
     fitted: Fit
+    device: str | None = None
 
     def distilled(
         self, minutes: float, target: Path | None = None, progress: Progress | None = None
@@ -49,6 +50,13 @@ class JointFit:
 
     def plan(self, expand: bool = False) -> Plan:
         """Plan to write the table and its maps; with `expand`, two ordinary matrices."""
+        from tiebeam.decode import engine_name
+
+        if not expand and engine_name(self.held_out.original) != "numpy":
+            raise BadRequest(
+                f"only transformers runs {self.source.checkpoint.architecture} models, and it does not read the joint "
+                "form; write two ordinary matrices with expand=True"
+            )
         plan = (plan_expand if expand else plan_joint)(self.source, self.fitted)
         return replace(plan, measure=self._measure)
 
@@ -62,11 +70,14 @@ class JointFit:
         proof: bool = True,
         durable: bool = True,
         progress: Progress | None = None,
+        engine: str = "auto",
+        device: str | None = None,
     ) -> Outcome:
         """Execute `plan(expand)` and remove the distillation state. The arguments are those of `execute`."""
         outcome = execute(
-            self.plan(expand), target, force=force, link=link, proof=proof, durable=durable, progress=progress
-        )
+            self.plan(expand), target, force=force, link=link, proof=proof, durable=durable, progress=progress,
+            engine=engine, device=device,
+        )  # fmt: skip
         shutil.rmtree(distill_directory(Path(outcome.target)), ignore_errors=True)
         return outcome
 
@@ -77,9 +88,10 @@ class JointFit:
 
     def _measure(self, result: Checkpoint) -> Mapping[str, Any]:
         """Run the written model on the held-out text."""
-        from tiebeam.decode import Decoder
+        from tiebeam.decode import engine_name, open_engine
 
-        before, after = self.held_out.before, self.held_out.measure(Decoder.open(result))
+        engine = open_engine(result, engine=engine_name(self.held_out.original), device=self.device)
+        before, after = self.held_out.before, self.held_out.measure(engine)
         if after.kl > self.fitted.after.kl + _SLACK:
             raise ProofFailed(
                 f"the written model has a KL of {after.kl:.4f} nats per token from the original, but the fit had "
@@ -101,9 +113,11 @@ def fit_joint(
     rank: int | None = None,
     exact_rows: int = 0,
     progress: Progress | None = None,
+    engine: str = "auto",
+    device: str | None = None,
 ) -> JointFit:
     """Calibrate on `text` and fit. Without `recipe`, the default one with `rank` (None: the model's width)."""
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import open_engine
 
     rows, V, D = pair_rows(source)
     recipe = recipe or Recipe(rank or D, exact_rows=exact_rows)
@@ -120,14 +134,15 @@ def fit_joint(
     assert pair.embed
     assert pair.head
     try:
-        decoder = Decoder.open(source.checkpoint, embed=pair.embed.name, head=pair.head.name)
+        original = open_engine(
+            source.checkpoint, embed=pair.embed.name, head=pair.head.name, engine=engine, device=device
+        )
     except UnreadableInput as error:
         raise UnreadableInput(f"joint=True must run the model to calibrate, which is not possible: {error}") from None
-    calibration = calibrate(decoder, text, progress=_stage(progress, "calibrating"))
-    held_out = HeldOut(decoder, calibration.held_out)
-    return JointFit(
-        source, held_out, calibration, fit(held_out, rows, calibration, recipe, _stage(progress, "fitting"))
-    )
+    calibration = calibrate(original, text, progress=_stage(progress, "calibrating"))
+    held_out = HeldOut(original, calibration.held_out)
+    fitted = fit(held_out, rows, calibration, recipe, _stage(progress, "fitting"))
+    return JointFit(source, held_out, calibration, fitted, device)
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:
