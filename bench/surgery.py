@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py has the name of a standard module, which must be found first
 
 import json
 import os
@@ -38,7 +38,7 @@ model.tie_weights()
 model.save_pretrained(sys.argv[2], max_shard_size="900MB")
 """
 NOTHING = "import tiebeam.surgery"
-# The rows are made up on the way: memory does not depend on how many there are, and 128k would only take longer.
+# Random rows: memory does not depend on their number, and 128k of them would only take longer.
 JOINT = """
 import sys
 import numpy as np
@@ -52,7 +52,7 @@ spectrum_of(moments, square_roots(np.eye(D)), 1.0).factors(D)
 
 
 def checkpoint(where: Path, twin: bool, layers: int) -> Path:
-    """A Llama of TinyLlama's shape in bf16, its tensors spread over three shards by size."""
+    """A Llama of TinyLlama's shape in bf16, in three shards."""
     V, D, F, K = 32000, 2048, 5632, 256
     shapes = {"model.embed_tokens.weight": (V, D)}
     for i in range(layers):
@@ -68,7 +68,7 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
     if twin:
         shapes["lm_head.weight"] = (V, D)
     noise = os.urandom(1 << 20)
-    small = bytes(b & 0xBF for b in noise)  # bf16 below 2 in size: no infinities for transformers to trip over
+    small = bytes(b & 0xBF for b in noise)  # bf16 values below 2: no infinities, which transformers would not handle
 
     def entry(name: str) -> Entry:
         shape = shapes[name]
@@ -104,7 +104,7 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
 
 
 def best_of(sides: dict[str, Callable[[Path], object]], place: Path, rounds: int) -> dict[str, float]:
-    """Seconds of each side into a fresh target; removing it, and letting the disk settle, is not timed."""
+    """Best time of each function in seconds, each run with a new target; cleaning up is not timed."""
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(rounds):
         for name, run in sides.items():
