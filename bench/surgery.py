@@ -1,14 +1,14 @@
-"""Tie and untie a 2.2 GB checkpoint of three shards: against cp, against transformers, and in memory.
+"""Time and memory of tie and untie on a 2.2 GB checkpoint of three shards, compared with cp and with transformers.
 
-Copying is bound by the disk's cache, so the first rows leave out what cp leaves out too (flushing to the disk) and the
-next ones put it in on both sides. Logits are not compared here: that is the decoder's time.
+cp does not flush to disk, so the first rows do not either; the next ones flush on both sides. Logits are not compared
+here: that would measure the decoder.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py has the name of a standard module, which must be found first
 
 import json
 import os
@@ -23,12 +23,12 @@ from _common import Row, in_child, main, row
 
 from tiebeam.checkpoint.write.copy_bytes import Made, write_files
 from tiebeam.checkpoint.write.safetensors import Entry, layout
-from tiebeam.surgery import How, tie, untie
+from tiebeam.surgery import tie, untie
 
 UNTIE = """
 import sys
-from tiebeam.surgery import How, untie
-untie(sys.argv[1], sys.argv[2], How(prove=False))
+from tiebeam.surgery import untie
+untie(sys.argv[1], sys.argv[2], proof=False)
 """
 TRANSFORMERS = """
 import sys
@@ -38,7 +38,7 @@ model.tie_weights()
 model.save_pretrained(sys.argv[2], max_shard_size="900MB")
 """
 NOTHING = "import tiebeam.surgery"
-# The rows are made up on the way: memory does not depend on how many there are, and 128k would only take longer.
+# Random rows: memory does not depend on their number, and 128k of them would only take longer.
 JOINT = """
 import sys
 import numpy as np
@@ -52,7 +52,7 @@ spectrum_of(moments, square_roots(np.eye(D)), 1.0).factors(D)
 
 
 def checkpoint(where: Path, twin: bool, layers: int) -> Path:
-    """A Llama of TinyLlama's shape in bf16, its tensors spread over three shards by size."""
+    """A Llama of TinyLlama's shape in bf16, in three shards."""
     V, D, F, K = 32000, 2048, 5632, 256
     shapes = {"model.embed_tokens.weight": (V, D)}
     for i in range(layers):
@@ -68,7 +68,7 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
     if twin:
         shapes["lm_head.weight"] = (V, D)
     noise = os.urandom(1 << 20)
-    small = bytes(b & 0xBF for b in noise)  # bf16 below 2 in size: no infinities for transformers to trip over
+    small = bytes(b & 0xBF for b in noise)  # bf16 values below 2: no infinities, which transformers would not handle
 
     def entry(name: str) -> Entry:
         shape = shapes[name]
@@ -104,7 +104,7 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
 
 
 def best_of(sides: dict[str, Callable[[Path], object]], place: Path, rounds: int) -> dict[str, float]:
-    """Seconds of each side into a fresh target; removing it, and letting the disk settle, is not timed."""
+    """Best time of each function in seconds, each run with a new target; cleaning up is not timed."""
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(rounds):
         for name, run in sides.items():
@@ -123,17 +123,16 @@ def rows(quick: bool) -> list[Row]:
     try:
         layers = 4 if quick else 22
         twin, shared = checkpoint(place / "twin", True, layers), checkpoint(place / "shared", False, layers)
-        fast, linked = How(prove=False, durable=False), How(prove=False, durable=False, link=True)
-        durable = How(prove=False)
+        fast = {"proof": False, "durable": False}
         times = best_of(
             {
                 "cp": lambda t: subprocess.run(["cp", "-r", twin, t], check=True),
-                "tie": lambda t: tie(twin, t, fast),
-                "untie": lambda t: untie(shared, t, fast),
-                "tie --link": lambda t: tie(twin, t, linked),
-                "untie --link": lambda t: untie(shared, t, linked),
+                "tie": lambda t: tie(twin, t, **fast),
+                "untie": lambda t: untie(shared, t, **fast),
+                "tie --link": lambda t: tie(twin, t, **fast, link=True),
+                "untie --link": lambda t: untie(shared, t, **fast, link=True),
                 "cp + sync": lambda t: subprocess.run(f"cp -r '{twin}' '{t}' && sync '{t}'/*", shell=True, check=True),
-                "tie, flushed": lambda t: tie(twin, t, durable),
+                "tie, flushed": lambda t: tie(twin, t, proof=False),
                 "transformers": lambda t: in_child(TRANSFORMERS, str(twin), str(t)),
             },
             place,

@@ -1,10 +1,10 @@
-"""What each idea of `tie --joint` is worth: nats per token on text nothing was fitted to, one idea added at a time.
+"""Ablation of `tie --joint`: nats per token on test text, adding one idea at a time.
 
     python bench/joint/pair.py --minutes 40 --out .cache/untied
     python bench/joint/ideas.py .cache/untied --texts .cache/texts [--rank 1.0] [--calibrate wiki,code,shakespeare]
 
-Prints a Markdown table: a row per recipe, a column per kind of text, and the mean of what was lost. With
-`--calibrate wiki` the other kinds are text of a kind that the calibration never saw.
+Prints a Markdown table: a row per recipe, a column per kind of text, and the mean increase of the loss. With
+`--calibrate wiki` the other kinds are out of distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tiebeam.decode import Decoder, Table
-from tiebeam.surgery import open_case
+from tiebeam.surgery import open_source
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
 from tiebeam.surgery.joint.fit import fit, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
@@ -30,7 +30,7 @@ def loss(decoder: Decoder, tokens: list[int]) -> float:
 
 
 def recipes(rank: int, vocab: int, width: int) -> dict[str, Recipe]:
-    """Each adds one idea to the one before it."""
+    """Each recipe adds one idea to the one before it."""
     alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0)
     counts = replace(alike, uniform=1e-9)
     metric = replace(counts, ridge=0.1)
@@ -41,20 +41,22 @@ def recipes(rank: int, vocab: int, width: int) -> dict[str, Recipe]:
     balance = replace(power, balance=None)
     few = vocab // 64
     return {
-        "joint, rows alike": alike,
-        "+ rows weighted by their counts": counts,
-        "+ the head in the metric of its hidden states": metric,
-        "+ the ends balanced by the noise probe": probed,
-        "+ rows weighted by the model's predictions, too": predicted,
-        "+ a uniform share of 0.02": uniform,
-        "+ the power of the weights chosen on held-out text": power,
-        "+ the balance chosen around the probe's (the default)": balance,
+        "joint, equal row weights, equal energy": alike,
+        "+ rows weighted by counts": counts,
+        "+ head in the metric of its hidden states": metric,
+        "+ balance from measured sensitivity": probed,
+        "+ rows also weighted by the model's predictions": predicted,
+        "+ uniform share of 0.02": uniform,
+        "+ power of the weights chosen on held-out text": power,
+        "+ balance refined on held-out text (default)": balance,
         f"+ the {few} worst rows exact": replace(balance, exact_rows=few),
         f"+ the {4 * few} worst rows exact": replace(balance, exact_rows=4 * few),
-        f"the rank that {4 * few} exact rows cost, instead": replace(balance, rank=rank + 8 * few * width // vocab),
-        "the default without the metric": replace(balance, ridge=None),
-        "the default without the probe": replace(balance, probe=False),
-        "the default with rows alike": replace(balance, uniform=1.0, power=1.0),
+        f"instead of {4 * few} exact rows, the same parameters as rank": replace(
+            balance, rank=rank + 8 * few * width // vocab
+        ),
+        "default without the metric": replace(balance, ridge=None),
+        "default without the sensitivity": replace(balance, probe=False),
+        "default with equal row weights": replace(balance, uniform=1.0, power=1.0),
     }
 
 
@@ -66,9 +68,9 @@ def main() -> None:
     parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
     parser.add_argument("--tokens", type=int, default=8192, help="test tokens of each kind")
     options = parser.parse_args()
-    case = open_case(options.model)
-    decoder = Decoder.open(case.checkpoint)
-    rows, V, D = pair_rows(case)
+    source = open_source(options.model)
+    decoder = Decoder.open(source.checkpoint)
+    rows, V, D = pair_rows(source)
     tests = {
         kind: decoder.encode((options.texts / f"{kind}.test.txt").read_text(encoding="utf-8"))[: options.tokens]
         for kind in KINDS
@@ -88,7 +90,7 @@ def main() -> None:
         lost = np.mean([nats[kind] - base[kind] for kind in KINDS])
         print(f"| {name} | {' | '.join(f'{nats[kind]:.3f}' for kind in KINDS)} | {lost:+.3f} |", flush=True)
 
-    show("the model as it is", decoder)
+    show("original model", decoder)
     for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
         show(name, decoder.with_ends(Table(matrix), Table(matrix)))
     for name, recipe in recipes(round(options.rank * D), V, D).items():

@@ -1,10 +1,9 @@
-"""Train the model that docs/joint.md is measured on: a small Llama with two vocabulary matrices of its own.
+"""Train the model that docs/joint.md is measured on: a small untied Llama.
 
     python bench/joint/pair.py --minutes 40 --out .cache/untied
 
-No untied model of use comes from the package registries, so one is made: byte-level BPE of 4096 tokens, width 128,
-4 layers, trained on three kinds of text (Wikipedia, Python's standard library, Shakespeare), each split into train,
-calibrate and test parts that no one of the others sees. The texts are written beside the model.
+Byte-level BPE of 4096 tokens, width 128, 4 layers. It is trained on three kinds of text (Wikipedia, Python's standard
+library, Shakespeare), each split by document into train, calibrate and test parts. The texts are written beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PARTS = {"train": 0.90, "calibrate": 0.05, "test": 0.05}
 
 
 def texts(where: Path) -> dict[str, dict[str, str]]:
-    """kind: part: text, read from `where` or fetched into it."""
+    """kind: part: text, read from `where` or downloaded into it."""
     kinds = ("wiki", "code", "shakespeare")
     if not all((where / f"{kind}.{part}.txt").exists() for kind in kinds for part in PARTS):
         where.mkdir(parents=True, exist_ok=True)

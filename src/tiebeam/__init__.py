@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from tiebeam.inspection import Report, inspect
     from tiebeam.lens import Lens
     from tiebeam.pair import Matrix, Pair, Tie
-    from tiebeam.surgery import tie, untie
-    from tiebeam.surgery.module import count as count_parameters
-    from tiebeam.surgery.module import share_storage as is_tied
-    from tiebeam.surgery.module import tie_, untie_
+    from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
+    from tiebeam.surgery.tie import tie
+    from tiebeam.surgery.untie import untie
 
 # public name -> module, or module:name where it has another name there
 _SOURCES = {
@@ -47,17 +46,17 @@ _SOURCES = {
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.guard",
-    "count_parameters": "tiebeam.surgery.module:count",
+    "count_parameters": "tiebeam.surgery.module",
     "diagnose": "tiebeam.doctor",
     "examine": "tiebeam.doctor",
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
-    "is_tied": "tiebeam.surgery.module:share_storage",
+    "is_tied": "tiebeam.surgery.module",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
-    "tie": "tiebeam.surgery",
+    "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
-    "untie": "tiebeam.surgery",
+    "untie": "tiebeam.surgery.untie",
     "untie_": "tiebeam.surgery.module",
 }
 _SUBMODULES = ("budget", "catalog", "checkpoint", "compare", "corpus", "doctor", "lens", "nn", "surgery", "train")

@@ -1,4 +1,4 @@
-"""`tiebeam tie` and `tiebeam untie` as a person meets them."""
+"""The commands `tiebeam tie` and `tiebeam untie`: reports, exit codes, errors."""
 
 import json
 
@@ -36,17 +36,19 @@ def shared(tmp_path):
     return write_model(tmp_path / "shared", tensors, llama_config(tie_word_embeddings=True))
 
 
-def test_untie_says_what_it_did_and_how_it_knows(run, untied, tmp_path):
+def test_untie_reports_the_changes_and_the_proof(run, untied, tmp_path):
     build("llama", tie_word_embeddings=True).save_pretrained(tmp_path / "m")
     code, out, err = run("untie", tmp_path / "m", tmp_path / "u")
     assert code == 0
+    assert out.startswith("● untied  u · llama · safetensors · ")
     assert "tie_word_embeddings true -> false" in out
     assert f"+ {HEAD} F32 [96, 32], a copy of {EMBED}" in out
     assert "byte for byte; logits equal to the bit on 16 probe tokens" in out
-    assert "writing and comparing: done" in err
+    assert "writing and comparing" in err
+    assert out.splitlines()[-1].split(maxsplit=1) == ["next", f"tiebeam inspect {tmp_path / 'u'}"]
     code, out, err = run("tie", tmp_path / "u", tmp_path / "t", "--quiet")
     assert code == 0
-    assert "● shared" in out
+    assert out.startswith("● shared  t · ")
     assert err == ""
 
 
@@ -77,17 +79,16 @@ def test_json_is_one_document_and_nothing_else(run, shared, tmp_path):
         (["untie", "{shared}", "{shared}/inside"], 2, "is inside the source"),
         (["untie", "{shared}", "{shared}/.."], 2, "is inside"),
         (["untie", "{tmp}/nowhere", "{tmp}/u"], 3, "does not exist"),
-        (["tie", "{shared}", "{tmp}/t"], 2, "tied already"),
         (["tie", "{shared}", "{tmp}/t", "--joint"], 2, "no two matrices"),
-        (["tie", "{untied}", "{tmp}/t"], 2, "--joint --text"),
-        (["tie", "{untied}", "{tmp}/t", "--joint"], 2, "--joint needs --text"),
-        (["tie", "{untied}", "{tmp}/t", "--joint", "--keep", "embed"], 2, "choose one"),
-        (["tie", "{untied}", "{tmp}/t", "--rank", "4"], 2, "go with --joint"),
+        (["tie", "{untied}", "{tmp}/t"], 2, "so tying them changes the model; choose how"),
+        (["tie", "{untied}", "{tmp}/t", "--joint"], 2, "the fit weights rows and directions by text"),
+        (["tie", "{untied}", "{tmp}/t", "--joint", "--keep", "embed"], 2, "are alternatives; choose one"),
+        (["tie", "{untied}", "{tmp}/t", "--rank", "4"], 2, "4 needs"),
         (["tie", "{untied}", "{tmp}/t", "--joint", "--rank", "4", "--text", "{tmp}/no.txt"], 3, "cannot be read"),
-        (["tie", "{untied}", "{tmp}/t.gguf", "--keep", "embed"], 2, "llama.cpp's converter"),
+        (["tie", "{untied}", "{tmp}/t.gguf", "--keep", "embed"], 2, "llama.cpp's convert_hf_to_gguf.py"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(run, shared, untied, tmp_path, arguments, code, sentence):
+def test_an_error_is_one_sentence(run, shared, untied, tmp_path, arguments, code, sentence):
     filled = [a.format(shared=shared, untied=untied, tmp=tmp_path) for a in arguments]
     found, out, err = run(*filled)
     assert found == code
@@ -97,7 +98,34 @@ def test_what_goes_wrong_is_one_sentence(run, shared, untied, tmp_path, argument
     assert not (tmp_path / "u").exists()
 
 
-def test_keeping_needs_a_yes_after_the_damage(run, untied, text, tmp_path):
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_nothing_to_do_exits_0_with_the_verdict_first(run, shared, untied, tmp_path, options):
+    code, out, err = run("tie", shared, tmp_path / "t", *options)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == f"● tied  {shared} is already tied: one matrix is stored, and config.json says tied"
+    code, out, _ = run("untie", untied, tmp_path / "t", *options)
+    assert code == 0
+    assert out.startswith(f"● untied  {untied} is already untied: two tensors are stored")
+    assert not (tmp_path / "t").exists()
+
+
+def test_nothing_to_do_as_json(run, shared, tmp_path):
+    code, out, _ = run("tie", shared, tmp_path / "t", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["changes"] == []
+    assert document["written"] is False
+    assert "already tied" in document["notes"][0]
+
+
+def test_an_existing_target_is_refused_before_anything_is_measured(run, untied, shared, monkeypatch):
+    monkeypatch.setattr("tiebeam.surgery.loss_effect.measure_keep", None)
+    code, _, err = run("tie", untied, shared, "--keep", "mean")
+    assert code == 2
+    assert "exists" in err
+
+
+def test_keep_needs_yes_after_the_effect_on_loss_was_measured(run, untied, text, tmp_path):
     code, _, err = run("tie", untied, tmp_path / "t", "--keep", "mean", "--text", text)
     assert code == 2
     assert "nats per token on the text given" in err
@@ -109,12 +137,12 @@ def test_keeping_needs_a_yes_after_the_damage(run, untied, text, tmp_path):
     assert "3,072 parameters saved" in out
 
 
-def test_without_a_text_the_damage_is_measured_on_a_passage(run, untied, tmp_path):
+def test_without_text_the_effect_is_measured_on_a_built_in_passage(run, untied, tmp_path):
     _, _, err = run("tie", untied, tmp_path / "t", "--keep", "head")
     assert "on a built-in passage" in err
 
 
-def test_joint_shows_the_spectrum_then_the_price(run, untied, text, tmp_path):
+def test_joint_reports_the_spectrum_and_the_loss(run, untied, text, tmp_path):
     code, out, _ = run("tie", untied, "--dry-run", "--joint", "--text", text, "--rank", "24")
     assert code == 0
     assert "energy kept" in out
@@ -128,7 +156,7 @@ def test_joint_shows_the_spectrum_then_the_price(run, untied, text, tmp_path):
     assert json.loads(out)["measured"]["after"]["kl"] < 1e-6
 
 
-def test_help_teaches(run):
+def test_help_has_examples(run):
     for verb in ("tie", "untie"):
         code, out, _ = run(verb, "--help")
         assert code == 0

@@ -420,7 +420,7 @@ def test_untie_carries_the_moments_and_moves_on_as_if_tied(batch, own_group):
 
 def test_untie_refuses_a_second_time_and_a_strangers_optimizer():
     table = TiedEmbedding(V, D)
-    with pytest.raises(BadRequest, match="does not hold the table"):
+    with pytest.raises(BadRequest, match="does not hold the parameter"):
         table.untie(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
     table.untie()
     with pytest.raises(BadRequest, match="already untied"):

@@ -1,4 +1,4 @@
-"""Untied and tied again, the real transformers as the judge: the same logits to the bit, the same bytes at the end."""
+"""untie then tie, checked with transformers: the same logits to the bit, and the bytes of the source at the end."""
 
 import json
 
@@ -10,7 +10,7 @@ from helpers.tiny_models import SEQ2SEQ, auto_class, build
 from tiebeam.errors import BadRequest
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
-from tiebeam.surgery import How, tie, untie
+from tiebeam.surgery import tie, untie
 
 KINDS = ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "gpt2", "gpt_neox", "opt", "bert", "bart"]
 PROVED = {"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "gpt2", "gpt_neox", "opt"}
@@ -20,7 +20,7 @@ def save(kind, where, tied, **options):
     model = build(kind, tie_word_embeddings=tied)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
-            nn.init.normal_(parameter)  # a bias lost on the way must show
+            nn.init.normal_(parameter)  # so that a lost bias changes the logits
     model.save_pretrained(where, **options)
     return model
 
@@ -61,7 +61,7 @@ def test_untie_and_tie_again(kind, shards, tmp_path):
         assert (back / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_file_without_the_models_prefix_is_untied_too(tmp_path):
+def test_untie_handles_names_without_the_model_prefix(tmp_path):
     from safetensors.torch import load_file, save_file
 
     model = save("gpt2", tmp_path / "m", True)
@@ -74,7 +74,7 @@ def test_a_file_without_the_models_prefix_is_untied_too(tmp_path):
     assert torch.equal(logits(loaded, "gpt2"), logits(model, "gpt2"))
 
 
-def test_the_numbers_of_a_bf16_model_keep_their_bits(tmp_path):
+def test_untie_keeps_the_bits_of_a_bf16_model(tmp_path):
     model = build("llama", tie_word_embeddings=True).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "m")
     untie(tmp_path / "m", tmp_path / "u")
@@ -84,7 +84,7 @@ def test_the_numbers_of_a_bf16_model_keep_their_bits(tmp_path):
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
 
 
-def test_a_multimodal_config_says_it_at_every_level(tmp_path):
+def test_the_flag_is_set_at_every_level_of_a_multimodal_config(tmp_path):
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
     tiny = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -129,10 +129,10 @@ def test_t5_cannot_be_untied_in_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("keep", ["embed", "head", "mean"])
-def test_keeping_one_of_two_matrices_loads_as_that_one(keep, tmp_path):
+def test_keep_uses_the_chosen_matrix_for_both(keep, tmp_path):
     model = save("llama", tmp_path / "m", False)
     E, W = model.model.embed_tokens.weight.data, model.lm_head.weight.data
-    with pytest.raises(BadRequest, match="--joint"):
+    with pytest.raises(BadRequest, match="joint=True"):
         tie(tmp_path / "m", tmp_path / "t")
     tie(tmp_path / "m", tmp_path / "t", keep=keep)
     loaded, one = load("llama", tmp_path / "t")
@@ -144,9 +144,9 @@ def test_a_pytorch_checkpoint_becomes_safetensors(tmp_path):
     model = save("llama", tmp_path / "m", True)
     (tmp_path / "m" / "model.safetensors").unlink()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]  # one storage, two names
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]  # two names of one storage
     turned = "model.layers.0.mlp.up_proj.weight"
-    state[turned] = state[turned].T.contiguous().T  # the same numbers, another layout
+    state[turned] = state[turned].T.contiguous().T  # the same values, strided
     torch.save(state, tmp_path / "m" / "pytorch_model.bin")
     untie(tmp_path / "m", tmp_path / "u")
     loaded, one = load("llama", tmp_path / "u")
@@ -159,6 +159,6 @@ def test_a_pytorch_checkpoint_becomes_safetensors(tmp_path):
     assert not (tmp_path / "t" / "pytorch_model.bin").exists()
 
 
-def test_without_proof_nothing_is_run(tmp_path):
+def test_without_proof_no_model_is_run(tmp_path):
     save("llama", tmp_path / "m", True)
-    assert untie(tmp_path / "m", tmp_path / "u", How(prove=False)).proof is None
+    assert untie(tmp_path / "m", tmp_path / "u", proof=False).proof is None

@@ -1,4 +1,4 @@
-"""One value changes; every other byte of the file stays."""
+"""set_value changes one value and keeps every other byte."""
 
 import json
 
@@ -16,33 +16,33 @@ def test_a_value_is_replaced_in_place():
     assert set_value('{"tie": true, "eps": 1e-5}', ("tie",), False) == '{"tie": false, "eps": 1e-5}'
 
 
-def test_a_missing_key_lands_in_alphabetical_place_on_its_own_line():
+def test_a_missing_key_is_inserted_in_alphabetical_order_on_its_own_line():
     changed = set_value(SORTED, ("tie_word_embeddings",), True)
     assert changed == SORTED.replace('  "z"', '  "tie_word_embeddings": true,\n  "z"')
 
 
-def test_a_missing_key_comes_first_or_last_where_it_sorts_there():
+def test_a_missing_key_can_become_first_or_last():
     assert list(json.loads(set_value(SORTED, ("aaa",), 1))) == ["aaa", "eps", "text_config", "z"]
     assert list(json.loads(set_value(SORTED, ("zz",), 1))) == ["eps", "text_config", "z", "zz"]
 
 
-def test_an_unsorted_object_gains_the_key_at_its_end():
+def test_an_unsorted_object_gets_the_key_at_its_end():
     assert set_value('{"b": 1, "a": 2}', ("aa",), None) == '{"b": 1, "a": 2, "aa": null}'
 
 
-def test_a_nested_level_is_reached():
+def test_a_nested_value_is_set():
     changed = set_value(SORTED, ("text_config", "tie"), True)
     assert json.loads(changed)["text_config"] == {"a": [1, {"x": "}"}], "tie": True}
     assert "1e-5" in changed
     assert "\\u00e9" in changed
 
 
-def test_an_empty_object_gains_its_first_key():
+def test_an_empty_object_gets_its_first_key():
     assert json.loads(set_value("{ }", ("a",), 1)) == {"a": 1}
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', '{"text_config": 3}'])
-def test_a_level_that_is_not_there_is_refused(text):
+def test_a_missing_level_is_refused(text):
     with pytest.raises(UnreadableInput):
         set_value(text, ("text_config", "tie"), True)
 
@@ -52,6 +52,6 @@ documents = st.dictionaries(st.text(), st.recursive(scalars, lambda x: st.lists(
 
 
 @given(documents, st.text(), scalars, st.sampled_from([None, 0, 2, "\t"]), st.booleans())
-def test_it_means_what_a_parser_would_have_written(document, key, value, indent, ascii_only):
+def test_the_result_parses_to_the_document_with_one_key_changed(document, key, value, indent, ascii_only):
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
     assert json.loads(set_value(text, (key,), value)) == {**document, key: value}

@@ -1,7 +1,7 @@
-"""Killed at every point: the target is complete or not there (or still the old one), and the source is untouched.
+"""Kill at every point: the target is complete, absent, or still the old one; the source is unchanged.
 
-A child made by fork carries out the surgery and sends itself SIGKILL at the n-th thing it asks of the file system;
-n grows until the child comes through.
+A forked child runs the operation and sends itself SIGKILL at its n-th file system call; n grows until the child
+finishes.
 """
 
 import os
@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from helpers.building import llama_config, table, write_sharded
-from tiebeam.surgery import How, tie, untie
+from tiebeam.surgery import tie, untie
 
 EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"
-HOW = How(prove=False)
+FAST = {"proof": False}
 CALLS = ("pwrite", "ftruncate", "fsync", "rename", "replace", "link", "mkdir", "unlink", "rmdir")
 
 
@@ -33,7 +33,7 @@ def contents(where: Path) -> dict[str, bytes]:
 
 
 def die_at(n: int) -> None:
-    """From now on the n-th call that touches the disk is the last."""
+    """Kill this process at the n-th file system call from now."""
     left = n
 
     def counted(function):
@@ -51,7 +51,7 @@ def die_at(n: int) -> None:
 
 
 def run_until_killed(n: int, job) -> bool:
-    """Whether the child came through."""
+    """Whether the child finished."""
     child = os.fork()
     if child == 0:
         try:
@@ -71,10 +71,10 @@ def run_until_killed(n: int, job) -> bool:
 
 def test_untie_killed_at_every_point(source, tmp_path):
     before = contents(source)
-    untie(source, tmp_path / "reference", HOW)
+    untie(source, tmp_path / "reference", **FAST)
     whole = contents(tmp_path / "reference")
     target, points = tmp_path / "target", 0
-    while not run_until_killed(points + 1, lambda: untie(source, target, HOW)):
+    while not run_until_killed(points + 1, lambda: untie(source, target, **FAST)):
         points += 1
         assert contents(source) == before
         if target.exists():  # killed after the rename
@@ -85,25 +85,25 @@ def test_untie_killed_at_every_point(source, tmp_path):
     assert points > 30
     assert contents(target) == whole
     assert contents(source) == before
-    assert not [p for p in tmp_path.iterdir() if ".tiebeam-" in p.name], "the last run cleared what the others left"
+    assert not [p for p in tmp_path.iterdir() if ".tiebeam-" in p.name], "the last run cleans up after the killed ones"
 
 
 def test_tie_with_force_killed_at_every_point(source, tmp_path):
     untied, reference, target = tmp_path / "untied", tmp_path / "reference", tmp_path / "target"
-    untie(source, untied, HOW)
-    tie(untied, reference, HOW)
+    untie(source, untied, **FAST)
+    tie(untied, reference, **FAST)
     new = contents(reference)
-    untie(source, target, HOW)
+    untie(source, target, **FAST)
     old = contents(target)
-    force, points = How(prove=False, force=True), 0
-    while not run_until_killed(points + 1, lambda: tie(untied, target, force)):
+    points = 0
+    while not run_until_killed(points + 1, lambda: tie(untied, target, force=True, **FAST)):
         points += 1
         assert contents(target) in (old, new)
         if contents(target) == new:  # killed while the old one was being removed
             for path in target.iterdir():
                 path.unlink()
             target.rmdir()
-            untie(source, target, HOW)
+            untie(source, target, **FAST)
     assert points > 30
     assert contents(target) == new
     assert not [p for p in tmp_path.iterdir() if ".tiebeam-" in p.name]

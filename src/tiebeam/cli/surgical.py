@@ -1,4 +1,4 @@
-"""What `tie` and `untie` share: common options, progress on stderr, and how a plan and its outcome print."""
+"""Options, progress and reports that `tie` and `untie` have in common."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import click
 
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
-from tiebeam.cli.inspect import title, verdict_line
-from tiebeam.cli.progress import Progress
+from tiebeam.cli.inspect import title
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,21 +21,26 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _COMMON = [
     click.argument("source", metavar="SRC"),
     click.argument("target", metavar="DST", required=False),
-    click.option("--dry-run", is_flag=True, help="Show exactly what would change, and write nothing."),
-    click.option("--force", is_flag=True, help="Replace DST if it is a model that exists."),
+    click.option("--dry-run", is_flag=True, help="Show every change and write nothing."),
+    click.option("--force", is_flag=True, help="Replace DST if it is a model."),
     click.option(
         "--link", is_flag=True,
-        help="Hard-link weight files that do not change instead of copying them: no time and no room, but SRC and DST "
-        "then share those files, so never edit one in place.",
+        help="Hard-link weight files that do not change instead of copying them. SRC and DST then have these files in "
+        "common, so never edit one in place.",
     ),
     click.option("--no-proof", is_flag=True, help="Do not run both models to compare their logits."),
-    click.option("--embed", metavar="NAME", help="The embedding's tensor, where the architecture is not known."),
-    click.option("--head", metavar="NAME", help="The head's tensor: the one to read, or the one to write."),
+    click.option(
+        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
+        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
+    ),
+    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
+    click.option("--embed", metavar="NAME", help="Name of the embedding tensor, if the architecture is unknown."),
+    click.option("--head", metavar="NAME", help="Name of the LM head tensor to read or to write."),
     click.option(
         "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
-        help="GGUF to safetensors: the type that weights are dequantised to.",
+        help="GGUF to safetensors: dequantize the weights to this dtype.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else there."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     click.option("--quiet", is_flag=True, help="No progress on stderr."),
 ]  # fmt: skip
 
@@ -47,53 +51,63 @@ def common_options(function: Decorated) -> Decorated:
     return function
 
 
-def watching(quiet: bool) -> Progress:
-    """Progress on stderr; nothing when quiet."""
-    return Progress(quiet)
+def needs_target(target: str | None, dry_run: bool) -> None:
+    if target is None and not dry_run:
+        raise click.UsageError("name DST, or pass --dry-run")
 
 
-def print_plan(plan: Plan, as_json: bool, said: str = "", more: dict[str, Any] | None = None) -> None:
+def print_nothing_to_do(plan: Plan, as_json: bool, dry_run: bool) -> None:
+    if as_json:
+        render.emit_json({**plan.to_dict(), "dry_run": dry_run, "written": False})
+        return
+    console, verb = render.console(), f"{plan.verb.split()[0]}d"
+    console.print(render.styled((f"● {verb}", render.accent(verb == "tied")), "  ", plan.nothing_to_do))
+    console.print("  nothing was written")
+
+
+def print_plan(plan: Plan, as_json: bool, measured: str = "", more: dict[str, Any] | None = None) -> None:
     if as_json:
         render.emit_json({**plan.to_dict(), "dry_run": True, **(more or {})})
         return
     console = render.console()
-    console.print(render.styled((title(plan.report), "bold")))
-    console.print(verdict_line(plan.report))
-    console.print(f"  tiebeam {plan.verb} would change:")
-    for line in _changes(plan.changes, indent=4):
+    console.print(render.styled((f"dry run: tiebeam {plan.verb} would change {title(plan.report)}", "bold")))
+    for line in _changes(plan.changes):
         console.print(line)
-    if said:
-        console.print(render.wrapped(said, console.width))
+    if measured:
+        console.print(render.wrapped(f"effect on loss: {measured}", console.width))
     for note in plan.notes:
-        console.print(render.wrapped(note, console.width))
+        console.print(render.wrapped(f"note: {note}", console.width))
 
 
-def print_outcome(outcome: Outcome, as_json: bool, said: str = "") -> None:
+def print_outcome(outcome: Outcome, as_json: bool, measured: str = "") -> None:
     if as_json:
         render.emit_json(outcome.to_dict())
         return
     console = render.console()
-    console.print(render.styled((f"{title(outcome.after)} (was {human_bytes(outcome.before.nbytes)})", "bold")))
-    console.print(verdict_line(outcome.after))
+    state = "untied" if outcome.verb == "untie" else str(outcome.after.tie)
+    size = f"{title(outcome.after)} (was {human_bytes(outcome.before.nbytes)})"
+    console.print(render.styled((f"● {state}", render.accent(state == "shared")), "  ", (size, "bold")))
     for line in _changes(outcome.changes):
         console.print(line)
-    console.print(f"  verified     {_verified(outcome)}")
-    console.print(f"  digest       {outcome.digests[1]}")
-    if said:
-        console.print(f"  measured     {said}")
+    facts = [["verified", _verified(outcome)], ["digest", outcome.digests[1]]]
+    if measured:
+        facts.append(["measured", measured])
     if outcome.left:
         rest = f" and {len(outcome.left) - 3} more" if len(outcome.left) > 3 else ""
-        console.print(
-            f"  left behind  {', '.join(outcome.left[:3])}{rest}: other copies of the weights, or training state"
+        facts.append(
+            ["not copied", f"{', '.join(outcome.left[:3])}{rest}: other copies of the weights, or training state"]
         )
+    facts.append(["next", f"tiebeam inspect {outcome.target}"])
     for note in outcome.notes:
-        console.print(render.wrapped(note, console.width))
+        console.print(render.wrapped(f"note: {note}", console.width))
+    for line in render.columns(facts, "<<"):
+        console.print(line)
 
 
 def _verified(outcome: Outcome) -> str:
-    words = "every tensor that did not change, byte for byte"
+    words = "every unchanged tensor, byte for byte"
     if outcome.before.format == "gguf" and outcome.after.format != "gguf":
-        words = "every tensor is there, dequantised"
+        words = "every tensor is there, dequantized"
     proof = outcome.proof
     if proof is None:
         return words
@@ -104,5 +118,5 @@ def _verified(outcome: Outcome) -> str:
     return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} probe tokens"
 
 
-def _changes(changes: Any, indent: int = 2) -> Iterator[Text]:
-    yield from render.columns([[change.file, change.what] for change in changes], "<<", indent=indent)
+def _changes(changes: Any) -> Iterator[Text]:
+    yield from render.columns([[change.file, change.what] for change in changes], "<<")

@@ -1,169 +1,156 @@
-"""`tiebeam tie`: one matrix for both ends."""
+"""`tiebeam tie`: one matrix for embedding and LM head."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tiebeam.budget import human
 from tiebeam.cli import render
-from tiebeam.cli.surgical import common_options, print_outcome, print_plan, watching
+from tiebeam.cli.progress import Progress
+from tiebeam.cli.surgical import common_options, needs_target, print_nothing_to_do, print_outcome, print_plan
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
-    from tiebeam.surgery import Case, How, Outcome
-    from tiebeam.surgery.joint import Joining
+    from tiebeam.surgery import Outcome, Source, Target
+    from tiebeam.surgery.joint import JointFit
 
 
-@click.command(short_help="One matrix for both ends: exact where it can be, measured where it cannot.")
+@click.command(short_help="Use one matrix as embedding and LM head: exactly, or measured.")
 @common_options
 @click.option(
     "--keep", type=click.Choice(["embed", "head", "mean"]),
-    help="Two different matrices: keep one, or their mean, for both ends. Loadable anywhere, usually ruinous; the "
-    "damage is measured first, and --yes is needed.",
+    help="If the two matrices differ: use one of them, or their mean, for both. Any loader reads it, but it usually "
+    "ruins the model; the effect on loss is measured first, and --yes is required.",
 )  # fmt: skip
 @click.option(
     "--joint", is_flag=True,
-    help="Two different matrices: one shared table of rank R and two small maps, fitted to --text. Read by tiebeam, "
-    "and with --expand by every loader.",
+    help="If the two matrices differ: fit one table of rank R and two small maps to --text. Only tiebeam reads it; "
+    "with --expand every loader does.",
 )  # fmt: skip
-@click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: the table's width [the model's].")
+@click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: columns of the table [width].")
 @click.option(
     "--exact-rows", type=click.IntRange(min=0), default=0, metavar="N",
-    help="With --joint: keep the N rows that would be hit worst as they are.",
+    help="With --joint: store the N worst-fitted rows exactly.",
 )  # fmt: skip
 @click.option(
-    "--heal", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
-    help="With --joint: train the table and its maps for so long against the model as it was (extra [train]). Stopped, "
-    "it goes on where it was when run again.",
+    "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
+    help="With --joint: distil from the original model for MINUTES (extra [train]). An interrupted run resumes.",
 )  # fmt: skip
-@click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices again, for any loader.")
+@click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices, for any loader.")
 @click.option(
     "--text", "texts", multiple=True, metavar="FILE",
-    help="Text to measure on, and to calibrate --joint with; UTF-8, as near as possible to what the model will read. "
-    "May be given several times.",
+    help="UTF-8 text to measure on and to fit --joint to, as close as possible to what the model will read. "
+    "Repeatable.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Write, knowing the damage that was measured.")
+@click.option("--yes", is_flag=True, help="With --keep: write despite the measured loss.")
 def command(
-    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
-    head: str | None, dtype: str, as_json: bool, quiet: bool, keep: str | None, joint: bool,
-    rank: int | None, exact_rows: int, heal: float, expand: bool, texts: tuple[str, ...], yes: bool,
+    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
+    device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, expand: bool,
+    texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
-    """Write DST: the model of SRC with one matrix for both ends, and every config level saying so.
+    """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.
 
-    A twin (the same matrix stored twice) loses its redundant copy, exactly: the logits do not change by a bit. Two
-    matrices that differ cannot become one without a loss, so you choose:
-
-    \b
-      --joint --text FILES   one shared table and two small maps, fitted to your text
-      --keep embed|head|mean one plain matrix; usually ruinous
+    If SRC stores the same matrix twice, the redundant copy is dropped and the logits stay the same to the bit. Two
+    different matrices cannot become one without loss, so you choose:
 
     \b
-    tiebeam tie ./merged ./tied                          a twin, exact
-    tiebeam tie ./untied --dry-run --keep mean           what it would cost
+      --joint --text FILE    one table and two small maps, fitted to your text
+      --keep embed|head|mean one plain matrix; usually ruins the model
+
+    \b
+    tiebeam tie ./merged ./tied                           two equal matrices, exact
+    tiebeam tie ./untied --dry-run --keep mean            measure the effect on loss
     tiebeam tie ./untied ./tied --keep head --text my.txt --yes
-    tiebeam tie ./untied --dry-run --joint --text my.txt what each rank keeps, saves and costs
+    tiebeam tie ./untied --dry-run --joint --text my.txt  what each rank keeps, saves and costs
     tiebeam tie ./untied ./tied --joint --text my.txt --rank 2560 --expand
-    tiebeam tie model.gguf tied.gguf                     GGUF stays GGUF
+    tiebeam tie model.gguf tied.gguf                      GGUF to GGUF
 
-    DST appears complete or not at all; SRC is never touched.
+    DST appears complete or not at all. SRC is never changed.
     """
-    from tiebeam._fs import check_target
-    from tiebeam.surgery import How, carry_out, open_case, plan_tie
+    from tiebeam.surgery import checked_target, execute, open_source, plan_tie
+    from tiebeam.surgery.tie import check_tie_arguments
 
-    if target is None and not dry_run:
-        raise click.UsageError("name DST, or pass --dry-run")
-    if keep and joint:
-        raise click.UsageError("--keep and --joint are two ways; choose one")
-    if not joint and (rank or exact_rows or expand or heal):
-        raise click.UsageError("--rank, --exact-rows, --heal and --expand go with --joint")
-    case = open_case(source, embed=embed, head=head, target=target, dtype=dtype)
-    if target is not None and not dry_run:
-        check_target(Path(source), Path(target), force)  # before minutes of measuring, not after
-    with watching(quiet or as_json) as watch:
-        how = How(force=force, link=link, prove=not no_proof, watch=watch)
+    needs_target(target, dry_run)
+    check_tie_arguments(keep, joint, rank, exact_rows, distill, expand)
+    opened = open_source(source, embed=embed, head=head, target=target, dtype=dtype)
+    plan = None if keep or joint else plan_tie(opened)
+    if plan is not None and plan.nothing_to_do:
+        print_nothing_to_do(plan, as_json, dry_run)
+        return
+    where = None if dry_run or target is None else checked_target(opened, target, force)
+    with closing(Progress(quiet or as_json)) as progress:
+        running: dict[str, Any] = {"engine": engine, "device": device}
+        options: dict[str, Any] = {"link": link, "proof": not no_proof, "progress": progress, **running}
         if keep:
-            _keep(case, target, keep, texts, how, yes, dry_run, as_json)
-            return
-        if joint:
-            _joint(case, target, rank, exact_rows, heal, expand, texts, how, dry_run, as_json)
-            return
-        plan = plan_tie(case)
-        outcome = None if dry_run or target is None else carry_out(plan, target, how)
-    if outcome is None:
-        print_plan(plan, as_json)
-    else:
-        print_outcome(outcome, as_json)
+            _keep(opened, where, keep, texts, yes, as_json, options)
+        elif joint:
+            from tiebeam.surgery.joint import fit_joint
+            from tiebeam.surgery.loss_effect import read_texts
+
+            text = read_texts(texts) if texts else None
+            fitted = fit_joint(opened, text, rank=rank, exact_rows=exact_rows, progress=progress, **running)
+            _joint(fitted, where, distill, expand, as_json, options)
+        else:
+            assert plan is not None
+            outcome = execute(plan, where, **options) if where else None
+            progress.close()
+            print_outcome(outcome, as_json) if outcome else print_plan(plan, as_json)
 
 
 def _keep(
-    case: Case, target: str | None, keep: str, texts: tuple[str, ...], how: How, yes: bool, dry_run: bool, as_json: bool
-) -> None:
-    from dataclasses import replace
-
-    from tiebeam.surgery import carry_out, plan_keep
+    source: Source, where: Target | None, keep: str, texts: tuple[str, ...], yes: bool, as_json: bool,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    from tiebeam.surgery import execute, plan_keep
     from tiebeam.surgery.loss_effect import measure_keep, read_texts
 
-    plan = plan_keep(case, keep)
-    how.watch("measuring the damage", 0, 1)
-    damage = measure_keep(case.checkpoint, case.report.pair, keep, read_texts(texts) if texts else None)
-    how.watch("measuring the damage", 1, 1)
-    if dry_run or target is None:
-        print_plan(plan, as_json, damage.sentence, {"damage": damage.to_dict()})
+    plan, progress = plan_keep(source, keep), options["progress"]
+    text, running = read_texts(texts) if texts else None, {name: options[name] for name in ("engine", "device")}
+    progress("measuring the effect on loss", 0, 1)
+    effect = measure_keep(source.checkpoint, source.report.pair, keep, text, **running)
+    progress("measuring the effect on loss", 1, 1)
+    if where is None:
+        progress.close()
+        print_plan(plan, as_json, effect.sentence, {"damage": effect.to_dict()})
         return
     if not yes:
-        raise BadRequest(
-            f"--keep {keep} would change the model: {damage.sentence}; pass --yes to write it all the same"
-        )
-    if not as_json:
-        click.echo(f"{keep} for both ends: {damage.sentence}", err=True)
-    outcome = replace(carry_out(plan, target, how), measured=damage.to_dict())
-    print_outcome(outcome, as_json, f"{damage.sentence}; {_saved(outcome)}")
+        raise BadRequest(f"--keep {keep} changes the model: {effect.sentence}; pass --yes to write it anyway")
+    outcome = replace(execute(plan, where, **options), measured=effect.to_dict())
+    progress.close()
+    print_outcome(outcome, as_json, f"{effect.sentence}; {_saved(outcome)}")
 
 
 def _joint(
-    case: Case, target: str | None, rank: int | None, exact_rows: int, heal: float, expand: bool,
-    texts: tuple[str, ...], how: How, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
-    from tiebeam.surgery import carry_out
-    from tiebeam.surgery.joint import Recipe, join
-    from tiebeam.surgery.joint.joint_plan import pair_rows
-    from tiebeam.surgery.joint.joint_tie import healing_place
-    from tiebeam.surgery.loss_effect import read_texts
-
-    _, _, D = pair_rows(case)
-    if not texts:
-        raise BadRequest(
-            "--joint needs --text: which rows and directions matter is learned from text of the kind that the model "
-            "will read; fitted to nothing, the same table costs several nats instead of a few hundredths"
-        )
-    recipe = Recipe(rank or D, exact_rows=exact_rows)
-    joining = join(case, read_texts(texts), recipe, how.watch)
+    fitted: JointFit, where: Target | None, distill: float, expand: bool, as_json: bool, options: dict[str, Any]
+) -> None:
+    progress, measured = options["progress"], []
+    if where is None:
+        progress.close()
+        print_plan(fitted.plan(expand), as_json, "", {"spectrum": fitted.spectrum()})
+    else:
+        if distill:
+            fitted, done = fitted.distilled(distill, where.path, progress)
+            measured = [f"distilled in {done.minutes:.1f} minutes: KL {done.before.kl:.4f} -> {done.after.kl:.4f}"]
+        outcome = fitted.write(where, expand=expand, **options)
+        progress.close()
+        print_outcome(outcome, as_json, "; ".join([*_lost_and_saved(outcome), *measured]))
     if not as_json:
-        _print_spectrum(joining)
-    if dry_run or target is None:
-        print_plan(joining.plan(expand), as_json, "", {"spectrum": joining.spectrum()})
-        return
-    if heal:
-        joining, done = joining.healed(heal, Path(target), how.watch)
-        if not as_json:
-            click.echo(f"healed for {done.minutes:.1f} minutes: KL {done.before.kl:.4f} -> {done.after.kl:.4f}")
-    outcome = carry_out(joining.plan(expand), target, how)
-    shutil.rmtree(healing_place(Path(target)), ignore_errors=True)
-    print_outcome(outcome, as_json, _lost_and_saved(outcome))
+        _print_spectrum(fitted)
 
 
-def _print_spectrum(joining: Joining) -> None:
-    fitted, console = joining.fitted, render.console()
+def _print_spectrum(joint: JointFit) -> None:
+    fitted, console = joint.fitted, render.console()
     console.print(
-        f"fitted to {joining.calibration.tokens:,} tokens; the two ends in balance at {fitted.recipe.balance:g}; "
-        f"the model as it is: {fitted.before.nats:.3f} nats per token on text held out"
+        f"  fitted to {joint.calibration.tokens:,} tokens; embedding/head balance: {fitted.recipe.balance:g}; "
+        f"original model: {fitted.before.nats:.3f} nats per token on held-out text"
     )
     rows = [["rank", "energy kept", "saves", "nats per token"]]
-    for line in joining.spectrum():
+    for line in joint.spectrum():
         measured = line["rank"] == fitted.recipe.rank
         nats = f"{line['nats']:.3f} {'measured' if measured else 'predicted'}"
         rows.append([f"{line['rank']:,}", f"{line['energy']:.4%}", human(line["saved"]), nats])
@@ -171,14 +158,12 @@ def _print_spectrum(joining: Joining) -> None:
         console.print(text)
 
 
-def _lost_and_saved(outcome: Outcome) -> str:
+def _lost_and_saved(outcome: Outcome) -> list[str]:
     if not outcome.measured:
-        return ""
+        return []
     old, new = outcome.measured["before"], outcome.measured["after"]
-    return (
-        f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}, KL "
-        f"{new['kl']:.4f}, the same next token {new['agreement']:.0%} of the time); {_saved(outcome)}"
-    )
+    lost = f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}"
+    return [f"{lost}, KL {new['kl']:.4f}, same top token {new['agreement']:.0%} of the time)", _saved(outcome)]
 
 
 def _saved(outcome: Outcome) -> str:

@@ -1,44 +1,55 @@
-"""`tiebeam untie`: the head becomes its own tensor."""
+"""`tiebeam untie`: store the LM head as its own tensor."""
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
-from tiebeam.cli.surgical import common_options, print_outcome, print_plan, watching
+from tiebeam.cli.progress import Progress
+from tiebeam.cli.surgical import common_options, needs_target, print_nothing_to_do, print_outcome, print_plan
 
 
-@click.command(short_help="Give the head its own tensor, the same numbers.")
+@click.command(short_help="Give the LM head its own tensor with the same numbers.")
 @common_options
 def command(
-    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, embed: str | None,
-    head: str | None, dtype: str, as_json: bool, quiet: bool,
+    source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
+    device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write DST: the model of SRC with the head as a tensor of its own, and every config level saying so.
+    """Write DST: the model SRC with the LM head as its own tensor, and every config level declaring it untied.
 
-    Exact: the logits do not change by a bit. Flipping tie_word_embeddings in an editor is not this: a loader then
-    finds no head and starts a random one.
+    The logits stay the same to the bit. Setting tie_word_embeddings to false in an editor is not enough: a loader then
+    finds no head and initialises it at random, without an error.
 
-    Untie before the two ends must part: to train or to quantise the head alone, to add a LoRA to one of them, or to
-    fold the final norm into the head (as GPTQ and rotation-based quantisers do), which in a tied matrix would corrupt
-    the lookup.
+    Untie to train, quantize or adapt (LoRA) embedding or head alone, or before folding the final norm into the head (as
+    GPTQ and rotation-based quantizers do), which in a tied matrix would corrupt the embedding.
 
     \b
     tiebeam untie ./smollm2 ./smollm2-untied
     tiebeam untie ./smollm2 --dry-run
-    tiebeam untie model.gguf ./model-hf --dtype BF16     GGUF in, safetensors out
-    tiebeam untie model.gguf untied.gguf                 GGUF stays GGUF
+    tiebeam untie model.gguf ./model-hf --dtype BF16     GGUF to safetensors
+    tiebeam untie model.gguf untied.gguf                 GGUF to GGUF
 
-    DST appears complete or not at all; SRC is never touched.
+    DST appears complete or not at all. SRC is never changed.
     """
-    from tiebeam.surgery import How, carry_out, open_case, plan_untie
+    from tiebeam.surgery import execute, open_source, plan_untie
 
-    if target is None and not dry_run:
-        raise click.UsageError("name DST, or pass --dry-run")
-    plan = plan_untie(open_case(source, embed=embed, head=head, target=target, dtype=dtype))
-    if dry_run:
+    needs_target(target, dry_run)
+    plan = plan_untie(open_source(source, embed=embed, head=head, target=target, dtype=dtype))
+    if plan.nothing_to_do:
+        print_nothing_to_do(plan, as_json, dry_run)
+    elif dry_run or target is None:
         print_plan(plan, as_json)
-        return
-    assert target is not None
-    with watching(quiet or as_json) as watch:
-        outcome = carry_out(plan, target, How(force=force, link=link, prove=not no_proof, watch=watch))
-    print_outcome(outcome, as_json)
+    else:
+        with closing(Progress(quiet or as_json)) as progress:
+            outcome = execute(
+                plan,
+                target,
+                force=force,
+                link=link,
+                proof=not no_proof,
+                progress=progress,
+                engine=engine,
+                device=device,
+            )
+        print_outcome(outcome, as_json)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tiebeam.doctor.diagnosis import Diagnosis
     from tiebeam.inspection import Report
     from tiebeam.surgery import Outcome, Plan
-    from tiebeam.surgery.cases import Case
     from tiebeam.surgery.edits import Edit
+    from tiebeam.surgery.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +27,40 @@ class Repair:
     """A change of a checkpoint that keeps every value: its name in reports, and the edit that makes it."""
 
     name: str
-    edit: Callable[[Case], Edit]
+    edit: Callable[[Source], Edit]
 
 
-def _declare(case: Case, tied: bool) -> Edit:
-    from tiebeam.surgery.repairs import set_flag  # here and below: diagnose() needs no surgery
+def _declare(source: Source, tied: bool) -> Edit:
+    from tiebeam.surgery.pair_edits import set_flag  # here and below: diagnose() needs no surgery
 
-    return set_flag(case, tied)
+    return set_flag(source, tied)
 
 
-def _declare_as_stored(case: Case) -> Edit:
+def _declare_as_stored(source: Source) -> Edit:
     """One matrix or two equal ones: tied. Two different ones: untied."""
-    return _declare(case, stored_state(case.report) in ("one", "head", "equal"))
+    return _declare(source, stored_state(source.report) in ("one", "head", "equal"))
 
 
-def _drop_head(case: Case) -> Edit:
-    from tiebeam.surgery.repairs import drop_followers, drop_head
+def _drop_head(source: Source) -> Edit:
+    from tiebeam.surgery.pair_edits import drop_head, drop_tied_copies
 
-    return drop_head(case) | drop_followers(case) | _declare(case, True)
-
-
-def _drop_aliases(case: Case) -> Edit:
-    from tiebeam.surgery.repairs import drop_aliases
-
-    return drop_aliases(case)
+    return drop_head(source) | drop_tied_copies(source) | _declare(source, True)
 
 
-def _rename_head(case: Case) -> Edit:
-    from tiebeam.surgery.repairs import rename_head
+def _drop_aliases(source: Source) -> Edit:
+    from tiebeam.surgery.pair_edits import drop_aliases
 
-    return rename_head(case) | _drop_aliases(case) | _declare(case, True)
+    return drop_aliases(source)
 
 
-DECLARE_TIED = Repair("declare tied", lambda case: _declare(case, True))
-DECLARE_UNTIED = Repair("declare untied", lambda case: _declare(case, False))
+def _rename_head(source: Source) -> Edit:
+    from tiebeam.surgery.pair_edits import rename_head
+
+    return rename_head(source) | _drop_aliases(source) | _declare(source, True)
+
+
+DECLARE_TIED = Repair("declare tied", lambda source: _declare(source, True))
+DECLARE_UNTIED = Repair("declare untied", lambda source: _declare(source, False))
 AGREE_AT_EVERY_LEVEL = Repair("agree at every level", _declare_as_stored)
 WRITE_FLAG = Repair("write the flag out", _declare_as_stored)
 DROP_HEAD = Repair("drop the head", _drop_head)
@@ -79,32 +79,32 @@ class FixPlan:
 
     def write(self, out: str | os.PathLike[str], *, force: bool = False) -> Outcome:
         """Write the fixed model to `out`; `force` replaces a model that is there."""
-        from tiebeam.surgery import How, carry_out
+        from tiebeam.surgery import execute
 
         assert self.plan is not None, "nothing to write"
-        return carry_out(self.plan, out, How(force=force))
+        return execute(self.plan, out, force=force)
 
 
 def plan_fix(source: str | os.PathLike[str]) -> FixPlan:
     """Plan every fix that keeps all values; nothing is written."""
     from tiebeam.doctor.diagnosis import diagnosis_of
     from tiebeam.doctor.rules import RULES
-    from tiebeam.surgery import Plan, open_case
+    from tiebeam.surgery import Plan, open_source
     from tiebeam.surgery.edits import Edit
 
-    case = open_case(source, target=source if os.fspath(source).endswith(".gguf") else None)  # a GGUF stays one
-    diagnosis = diagnosis_of(case.checkpoint, case.report)
-    examined = ExaminedCheckpoint(case.checkpoint, case.report)
+    opened = open_source(source, target=source if os.fspath(source).endswith(".gguf") else None)  # a GGUF stays one
+    diagnosis = diagnosis_of(opened.checkpoint, opened.report)
+    examined = ExaminedCheckpoint(opened.checkpoint, opened.report)
     edit = Edit()
     for code in dict.fromkeys(finding.code for finding in diagnosis.findings):
         repair = RULES[code].fix(examined)
         if repair is not None:
-            edit = edit | repair.edit(case)
+            edit = edit | repair.edit(opened)
     left = tuple(finding for finding in diagnosis.findings if finding.repair is None)
     if not edit:
         return FixPlan(diagnosis, None, left)
     # Not exact: where loaders disagreed, or started a head at random, there are no logits to keep.
-    plan = Plan("doctor --fix", case, edit, _expect_only({finding.code for finding in left}), exact=False)
+    plan = Plan("doctor --fix", opened, edit, _expect_only({finding.code for finding in left}), exact=False)
     return FixPlan(diagnosis, plan, left)
 
 

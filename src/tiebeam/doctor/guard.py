@@ -18,7 +18,7 @@ from tiebeam.doctor.examined import ExaminedModule, same_storage
 from tiebeam.doctor.rule import Finding, Names, Severity
 from tiebeam.errors import TieBroken
 from tiebeam.families.config_levels import FLAG
-from tiebeam.surgery.module import find_ends, unwrap
+from tiebeam.surgery.module import find_parameters, unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +134,7 @@ def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
 def _pair(
     model: nn.Module, embed: str | None = None, head: str | None = None
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
-    E, W = find_ends(unwrap(model), embed, head)
+    E, W = find_parameters(unwrap(model), embed, head)
     return E.parameter, None if W is None else W.parameter
 
 

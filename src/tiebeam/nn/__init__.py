@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         sharded_parameters,
         whole_model,
     )
-    from tiebeam.nn.split_parameter import split_parameter
     from tiebeam.nn.tied_embedding import TiedEmbedding
+    from tiebeam.surgery.split_parameter import split_parameter
 
 # Loaded on first use: the configuration is also the MLX model's, on machines that have no torch.
 _HOME = {
@@ -38,7 +38,7 @@ _HOME = {
     "keep_from_ddp": "tiebeam.nn.sharded_embedding",
     "shard_vocabulary": "tiebeam.nn.sharded_embedding",
     "sharded_parameters": "tiebeam.nn.sharded_embedding",
-    "split_parameter": "tiebeam.nn.split_parameter",
+    "split_parameter": "tiebeam.surgery.split_parameter",
     "tied_cross_entropy": "tiebeam.nn.loss",
     "whole_model": "tiebeam.nn.sharded_embedding",
 }

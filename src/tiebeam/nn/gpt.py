@@ -6,7 +6,7 @@ Qwen3 names for the standard architecture, parameter-golf's for golf. `lm_head` 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,11 @@ from tiebeam.errors import BadRequest
 from tiebeam.nn import golf_blocks, qwen3_blocks
 from tiebeam.nn.attention import rotary
 from tiebeam.nn.gpt_config import GPTConfig
-from tiebeam.nn.split_parameter import Optimizers, split_parameter
 from tiebeam.nn.tied_embedding import TiedEmbedding
+from tiebeam.surgery.split_parameter import split_parameter
+
+if TYPE_CHECKING:
+    from tiebeam.surgery.split_parameter import Optimizers
 
 
 class GPT(nn.Module):

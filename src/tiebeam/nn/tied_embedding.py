@@ -12,7 +12,7 @@ gradient by the ordinary road.
 from __future__ import annotations
 
 import weakref
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,10 @@ from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
 from tiebeam.nn.gpt_config import tied_init_std
 from tiebeam.nn.loss import SoftcapKind, softcapped, tied_cross_entropy
-from tiebeam.nn.split_parameter import Optimizers, split_parameter
+from tiebeam.surgery.split_parameter import split_parameter
+
+if TYPE_CHECKING:
+    from tiebeam.surgery.split_parameter import Optimizers
 
 
 class TiedEmbedding(nn.Module):

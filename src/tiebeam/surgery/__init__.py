@@ -1,46 +1,30 @@
-"""Change the pair of a checkpoint: streaming, atomic, proved."""
+"""Change the embedding and LM head of a checkpoint: tie, untie, joint tie. Streaming, verified, atomic.
 
-from __future__ import annotations
+`tie` and `untie` do it in one call. To review the changes first, make a plan and execute it:
 
-import os
-from typing import Any
+    plan = plan_untie(open_source("./smollm2"))
+    print(*plan.changes, sep="\\n")
+    outcome = execute(plan, "./smollm2-untied")
+"""
 
-from tiebeam.checkpoint import Checkpoint
-from tiebeam.surgery.cases import Case, case_of, open_case
-from tiebeam.surgery.deciding import plan_keep, plan_tie, plan_untie
-from tiebeam.surgery.execute import DEFAULT, How, Outcome, Plan, carry_out
+from tiebeam.surgery.execute import Target, checked_target, execute
+from tiebeam.surgery.plan import Outcome, Plan, Progress
+from tiebeam.surgery.source import Source, open_source
+from tiebeam.surgery.tie import plan_keep, plan_tie, tie
+from tiebeam.surgery.untie import plan_untie, untie
 
 __all__ = [
-    "Case",
-    "How",
     "Outcome",
     "Plan",
-    "carry_out",
-    "case_of",
-    "open_case",
+    "Progress",
+    "Source",
+    "Target",
+    "checked_target",
+    "execute",
+    "open_source",
     "plan_keep",
     "plan_tie",
     "plan_untie",
     "tie",
     "untie",
 ]
-
-
-def untie(
-    source: str | os.PathLike[str] | Checkpoint, target: str | os.PathLike[str], how: How = DEFAULT, **options: Any
-) -> Outcome:
-    """Write `target`: the head its own tensor, every logit as before. `options` are those of `open_case`."""
-    return carry_out(plan_untie(open_case(source, target=target, **options)), target, how)
-
-
-def tie(
-    source: str | os.PathLike[str] | Checkpoint,
-    target: str | os.PathLike[str],
-    how: How = DEFAULT,
-    *,
-    keep: str | None = None,
-    **options: Any,
-) -> Outcome:
-    """Write `target`: one matrix for both ends. Without `keep` ("embed", "head" or "mean") only where it is exact."""
-    case = open_case(source, target=target, **options)
-    return carry_out(plan_tie(case) if keep is None else plan_keep(case, keep), target, how)

@@ -1,12 +1,13 @@
 """What a surgery changes, as data: tensors dropped, renamed, copied and added; config values set.
 
-A `Shard` is a file to be; as long as nothing in it changes it keeps its `original` and is copied or linked
-whole. An `Edit` is applied to the shards of a source without touching a byte, so the same description serves
-the dry run, the writing and the model card.
+A `Shard` describes one weight file of the target. If nothing in it changes it keeps its `original`, which is copied
+or linked whole. `apply` computes the target's shards from an `Edit` without reading tensors, so that the dry run, the
+writer and the model card use one description.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,14 +28,14 @@ _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One weights file of the target."""
+    """One weight file of the target."""
 
     name: str
     entries: tuple[Entry, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
     original: Path | None = None
     container: Preamble | None = None
-    """What else a GGUF file holds; None for safetensors."""
+    """The metadata part of a GGUF file; None for safetensors."""
 
     @property
     def contents(self) -> list[Content]:
@@ -47,7 +48,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of a plan: which file, and what becomes of it."""
+    """One line of a plan: a file, and what changes in it."""
 
     file: str
     what: str
@@ -61,21 +62,26 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`copy` maps a new tensor to the stored one whose numbers it takes; `config` maps a path of keys to a value;
-    `forget` names entries of the files' own metadata that no longer hold."""
+    """Changes to tensors, config and metadata.
+
+    rename          stored name: new name
+    copy            new name: the stored tensor that it copies
+    config          path of keys: new value
+    drop_metadata   keys to remove from the metadata of the weight files
+    """
 
     drop: frozenset[str] = frozenset()
     rename: Mapping[str, str] = field(default_factory=dict)
     copy: Mapping[str, str] = field(default_factory=dict)
     add: tuple[Entry, ...] = ()
     config: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
-    forget: frozenset[str] = frozenset()
+    drop_metadata: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.drop or self.rename or self.copy or self.add or self.config or self.forget)
+        return bool(self.drop or self.rename or self.copy or self.add or self.config or self.drop_metadata)
 
     def __or__(self, other: Edit) -> Edit:
-        """Both; they must not speak about the same tensor."""
+        """Both edits; they must not change the same tensor."""
         assert not self.drop & other.drop
         assert not self.rename.keys() & other.rename.keys()
         assert not self.copy.keys() & other.copy.keys()
@@ -85,12 +91,12 @@ class Edit:
             {**self.copy, **other.copy},
             self.add + other.add,
             {**self.config, **other.config},
-            self.forget | other.forget,
+            self.drop_metadata | other.drop_metadata,
         )
 
 
 def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
-    """The shards after the edit; those it does not touch are returned as they are."""
+    """The shards after the edit. Shards that do not change are returned as they are."""
     before = list(shards)
     stored = {entry.name: entry for shard in before for entry in shard.entries}
     for name in (*edit.drop, *edit.rename, *edit.copy.values()):
@@ -103,10 +109,10 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
             raise BadRequest(f"the source already stores a tensor called {entry.name!r}")
         present.add(entry.name)
         if len(after) > 1 and entry.nbytes >= _OWN_FILE and _NUMBERED.match(after[-1].name):
-            # a file of its own: none has to be rewritten, and all others can be linked
+            # A large tensor gets a new file: no file is rewritten, and all others can be linked.
             after.append(Shard(after[-1].name, (entry,), after[-1].metadata))
             continue
-        # The lightest file takes it: it is the one that is rewritten, and the others can be linked.
+        # The smallest file gets it: only that one is rewritten, and the others can be linked.
         at = min(range(len(after)), key=lambda i: (after[i].nbytes, -i))
         old = after[at].entries
         grown = (*old, entry) if after[at].container else tuple(insert(old, entry))
@@ -116,19 +122,19 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
 
 def _edited(shard: Shard, edit: Edit) -> Shard:
     names = {entry.name for entry in shard.entries}
-    if not (names & (edit.drop | edit.rename.keys()) or shard.metadata.keys() & edit.forget):
+    if not (names & (edit.drop | edit.rename.keys()) or shard.metadata.keys() & edit.drop_metadata):
         return shard
     kept = [
         replace(entry, name=edit.rename.get(entry.name, entry.name))
         for entry in shard.entries
         if entry.name not in edit.drop
     ]
-    metadata = {key: value for key, value in shard.metadata.items() if key not in edit.forget}
+    metadata = {key: value for key, value in shard.metadata.items() if key not in edit.drop_metadata}
     return replace(shard, entries=tuple(kept if shard.container else arrange(kept)), metadata=metadata, original=None)
 
 
 def _renumbered(shards: list[Shard], before: int) -> list[Shard]:
-    """A file that lost its last tensor is gone; those that say "2 of 3" must say so rightly."""
+    """Renumber "00002-of-00003" names after files were added or became empty."""
     if len(shards) == before:
         return shards
     matches = [_NUMBERED.match(shard.name) for shard in shards]
@@ -144,22 +150,22 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
         Change("config.json", f"{'.'.join(path)} {_value(config, path)} -> {_json(value)}")
         for path, value in edit.config.items()
     ]
-    home = {entry.name: shard.name for shard in before for entry in shard.entries}
+    file_of = {entry.name: shard.name for shard in before for entry in shard.entries}
     tensors = {entry.name: entry for shard in before for entry in shard.entries}
-    changes += [Change(home[name], f"- {_tensor(tensors[name])}") for name in sorted(edit.drop)]
-    changes += [Change(home[old], f"{old} is renamed to {new}") for old, new in edit.rename.items()]
+    changes += [Change(file_of[name], f"- {_tensor(tensors[name])}") for name in sorted(edit.drop)]
+    changes += [Change(file_of[old], f"{old} is renamed to {new}") for old, new in edit.rename.items()]
     for shard in after:
         for entry in shard.entries:
             if entry.name in edit.copy:
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}, a copy of {edit.copy[entry.name]}"))
             elif any(entry is new for new in edit.add):
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
-    changes += [Change("metadata", f"- {key!r}, an alias that no longer holds") for key in sorted(edit.forget)]
+    changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
     return changes
 
 
 def parameters_added(edit: Edit, before: Iterable[Shard]) -> int:
-    """How the number of stored parameters changes."""
+    """The change in the number of stored parameters."""
     sizes = {entry.name: prod(entry.shape) for shard in before for entry in shard.entries}
     added = sum(sizes[source] for source in edit.copy.values()) + sum(prod(entry.shape) for entry in edit.add)
     return added - sum(sizes[name] for name in edit.drop)
@@ -179,6 +185,4 @@ def _value(config: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _json(value: Any) -> str:
-    import json
-
     return json.dumps(value, ensure_ascii=False)

@@ -1,210 +1,144 @@
-"""A plan -> a new checkpoint: written beside the target, compared, inspected, run, and only then put in place.
+"""Execute a plan: write the new checkpoint beside the target, verify it, then rename it to the target.
 
-Nothing here decides what to change; `Plan` says it, and can say it to a person first (`plan.changes`).
+The checks, in order: every copied block is read back and compared, the headers of the result point at the right
+bytes, the report of the result is as planned, and the logits are those of the source. If one fails nothing is left.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tiebeam._fs import (
-    Fingerprints,
-    Stage,
-    check_space,
-    check_target,
-    explaining,
-    flushing,
-    staging,
-)
+from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, flushing, staging
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, write_files
 from tiebeam.checkpoint.write.safetensors import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
-from tiebeam.inspection import Report, inspect
+from tiebeam.inspection import inspect
 from tiebeam.surgery import model_card
-from tiebeam.surgery.cases import Case
-from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe, parameters_added
+from tiebeam.surgery.edits import Shard, parameters_added
 from tiebeam.surgery.json_edit import set_value
-from tiebeam.surgery.output_shards import Material, companions, is_directory, local_files, real_path
+from tiebeam.surgery.output_shards import companions, is_directory, local_files
+from tiebeam.surgery.plan import Outcome, Plan, Progress, no_progress
+from tiebeam.surgery.source import Source, check_path
 
 if TYPE_CHECKING:
     from tiebeam.surgery.proof import Proof
 
-_END = 4096
-Watch = Callable[[str, int, int], None]
-
-
-def unwatched(stage: str, done: int, total: int) -> None:
-    """Nobody is looking."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that will change, before anything does. `expect` checks the reopened result's report; it returns
-    a sentence when the result is not what was meant. `exact` promises the same logits to the bit."""
-
-    verb: str
-    case: Case
-    edit: Edit
-    expect: Callable[[Report], str | None]
-    exact: bool = True
-    notes: tuple[str, ...] = ()
-    trial: Callable[[Checkpoint], Mapping[str, Any]] | None = None
-    """Where the logits are meant to change: runs the result before it is put in place, and returns what it measured."""
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        return self.case.checkpoint
-
-    @property
-    def report(self) -> Report:
-        return self.case.report
-
-    @property
-    def material(self) -> Material:
-        return self.case.material
-
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        before = self.material.shards
-        changes = describe(self.edit, before, apply(self.edit, before), self.material.config or {})
-        if self.case.converted:
-            name = Path(self.checkpoint.source).name
-            changes.insert(0, Change(name, f"{self.checkpoint.format} becomes safetensors"))
-        return tuple(changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "verb": self.verb,
-            "source": self.checkpoint.source,
-            "tie": str(self.report.tie),
-            "exact": self.exact,
-            "changes": [change.to_dict() for change in self.changes],
-            "notes": list(self.notes),
-        }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a surgery left behind."""
-
-    verb: str
-    source: str
-    target: str
-    before: Report
-    after: Report
-    changes: tuple[Change, ...]
-    digests: tuple[str, str]
-    proof: Proof | None = None
-    left: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    measured: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "verb": self.verb,
-            "source": self.source,
-            "target": self.target,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "changes": [change.to_dict() for change in self.changes],
-            "digest_before": self.digests[0],
-            "digest_after": self.digests[1],
-            "proof": self.proof.to_dict() if self.proof else None,
-            "left_behind": list(self.left),
-            "notes": list(self.notes),
-            **({"measured": dict(self.measured)} if self.measured else {}),
-        }
+_CHECKED = 4096  # bytes at each end of a tensor that are compared again through the new header
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """The options of carrying out: `link` hard-links weight files that do not change, `prove` compares logits,
-    `durable` flushes to the disk before the rename."""
+class Target:
+    """An output path that `checked_target` accepted; `force`: replace the model that is there."""
 
-    force: bool = False
-    link: bool = False
-    prove: bool = True
-    durable: bool = True
-    watch: Watch = unwatched
-    engine: str = "auto"
-    device: str | None = None
+    path: Path
+    force: bool
 
 
-DEFAULT = How()
+def checked_target(source: Source, target: str | os.PathLike[str], force: bool = False) -> Target:
+    """Check `target` before minutes of measuring; pass the result to `execute`, which then does not check again."""
+    path = Path(check_path(target))
+    check_target(Path(source.checkpoint.source), path, force)
+    return Target(path, force)
 
 
-def carry_out(plan: Plan, target: str | os.PathLike[str], how: How = DEFAULT) -> Outcome:
-    """Write the target, prove it, put it in place."""
-    where = Path(target)
-    as_file = _wants_file(plan, where)
-    check_target(Path(plan.checkpoint.source), where, how.force)
-    before = plan.material.shards
-    after = apply(plan.edit, before)
+def execute(
+    plan: Plan,
+    target: str | os.PathLike[str] | Target,
+    *,
+    force: bool = False,
+    link: bool = False,
+    proof: bool = True,
+    durable: bool = True,
+    progress: Progress | None = None,
+    engine: str = "auto",
+    device: str | None = None,
+) -> Outcome:
+    """Write what `plan` describes to `target`, verified.
+
+        plan = plan_tie(open_source("./merged"))
+        for change in plan.changes:
+            print(change)
+        execute(plan, "./tied", link=True)
+
+    force      replace `target` if it is a model
+    link       hard-link weight files that do not change instead of copying them
+    proof      run source and result and compare their logits
+    durable    flush to disk before the final rename
+    progress   called with (stage, done, total)
+    engine     what runs the models for the proof: "auto", "numpy" or "transformers"; see `tiebeam.decode`
+    device     the torch device of the transformers engine
+
+    Raises BadRequest if there is nothing to do, ProofFailed if a check fails.
+    """
+    if plan.nothing_to_do:
+        raise BadRequest(f"{plan.nothing_to_do}; nothing was written")
+    where = target if isinstance(target, Target) else checked_target(plan.source, target, force)
+    show = progress or no_progress
+    as_file = _is_file_target(plan, where.path)
+    before, after = plan.source.layout.shards, plan.shards
     if as_file and len(after) > 1:
-        raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; name a directory as the target")
+        raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
     others = companions(plan.checkpoint, {shard.name for shard in after})
     sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
-    with ThreadPoolExecutor(1) as beside, staging(where, how.force, how.durable) as stage:
-        hashing = beside.submit(_source_hashes, plan)  # while the disk is busy
-        with explaining(where):
-            needed = sum(s.nbytes for s in after if not (how.link and s.original))
-            check_space(where, needed)
-            linked = _write_shards(stage, after, how)
-            _write_documents(stage, plan, before, after, others.kept)
+    with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
+        hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
+        with explaining(where.path):
+            check_space(where.path, sum(shard.nbytes for shard in after if not (link and shard.original)))
+            linked = _write_shards(stage, after, link, durable, show)
+            _write_documents(stage, plan, others.kept)
         result = open_checkpoint(stage.path)
-        _verify(stage, result, after, linked, how.watch)
-        report = inspect(result, **_names(plan, result))
-        trouble = plan.expect(report)
-        if trouble:
-            raise ProofFailed(f"the result was not put in place: {trouble}")
-        digests = _digests(plan, result, report, after, hashing.result())
+        _verify(stage, result, after, linked, show)
+        report = inspect(result, **_pair_names(plan, result))
+        problem = plan.expect(report)
+        if problem:
+            raise ProofFailed(f"the result is not as planned: {problem}; nothing was written")
+        digests = model_card.digests(plan, result, report, hashing.result())
         if not as_file:
-            with explaining(where):
-                _write_card(stage, plan, digests)
-        proof = _prove(plan, result, how)
-        measured = plan.trial(result) if plan.trial and how.prove else {}
+            with explaining(where.path):
+                model_card.add_to(stage.path, plan, digests)
+        proved = _prove(plan, result, show, engine, device) if proof and plan.exact else None
+        measured = plan.measure(result) if plan.measure and proof else {}
         changed = sources.changed()
         if changed is not None:
-            raise UnreadableInput(f"{changed} changed while it was being read; nothing was written, run it again")
-        how.watch("flushing to the disk", 0, 1)
+            raise UnreadableInput(f"{changed} changed while it was read; nothing was written, run the command again")
+        show("flushing to disk", 0, 1)
         stage.commit(after[0].name if as_file else None)
-        how.watch("flushing to the disk", 1, 1)
+        show("flushing to disk", 1, 1)
     notes = list(plan.notes)
     if as_file and plan.edit.config:
-        wanted = ", ".join(f"{'.'.join(path)} {value}".lower() for path, value in plan.edit.config.items())
-        notes.append(f"a single file carries no config.json; the one beside {where} must say {wanted}")
+        flags = ", ".join(f"{'.'.join(path)}: {value}".lower() for path, value in plan.edit.config.items())
+        notes.append(f"a single file has no config.json; set {flags} in the config.json beside {where.path}")
     return Outcome(
         verb=plan.verb,
         source=plan.checkpoint.source,
-        target=str(where),
+        target=str(where.path),
         before=plan.report,
-        after=_moved(report, where),
+        after=replace(report, model=str(where.path)),
         changes=plan.changes,
         digests=digests,
-        proof=proof,
+        proof=proved,
         left=others.left if not as_file else (),
         notes=tuple(notes),
         measured=measured,
     )
 
 
-def _wants_file(plan: Plan, target: Path) -> bool:
-    """A bare file in, named as a file out, stays a file."""
-    if plan.case.is_gguf:
+def _is_file_target(plan: Plan, target: Path) -> bool:
+    """Whether the target is a single file: GGUF, or a .safetensors file made from a single file."""
+    if plan.source.is_gguf:
         return True
     if target.suffix != ".safetensors" or target.is_dir():
         return False
-    if is_directory(plan.checkpoint) or plan.case.converted:
-        raise BadRequest(f"the target must be a directory: {target} names a file, and the model is more than one")
+    if is_directory(plan.checkpoint) or plan.source.converted:
+        raise BadRequest(f"{target} names a file, but the model has several files; the target must be a directory")
     return True
 
 
@@ -212,24 +146,24 @@ def _source_paths(shard: Shard) -> set[Path]:
     return {entry.content.path for entry in shard.entries if isinstance(entry.content, Span)}
 
 
-def _names(plan: Plan, result: Checkpoint) -> dict[str, str]:
-    """Where the pair was named by hand, it must be named again."""
-    case = plan.case
-    if not (plan.report.guessed or case.by_hand) and result.architecture:
+def _pair_names(plan: Plan, result: Checkpoint) -> dict[str, str]:
+    """The names to inspect the result with: those the user gave, or that were guessed for an unknown architecture."""
+    source = plan.source
+    if not (plan.report.guessed or source.named_by_user) and result.architecture:
         return {}
-    named = {end: case.wanted.get(end, name) for end, name in (("embed", case.embed), ("head", case.head))}
-    return {end: name for end, name in named.items() if name is not None and name in result.tensors}
+    names = {role: source.new_names.get(role, name) for role, name in (("embed", source.embed), ("head", source.head))}
+    return {role: name for role, name in names.items() if name is not None and name in result.tensors}
 
 
-def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
-    """Write, copy or link every weights file; returns the names of those linked."""
+def _write_shards(stage: Stage, shards: list[Shard], link: bool, durable: bool, progress: Progress) -> set[str]:
+    """Write, copy or link every weight file; returns the names of the linked ones."""
     total = sum(shard.nbytes for shard in shards)
     done = 0
 
-    def progress(n: int) -> None:
+    def advance(n: int) -> None:
         nonlocal done
         done += n
-        how.watch("writing and comparing", min(done, total), total)
+        progress("writing and comparing", min(done, total), total)
 
     linked: set[str] = set()
     files: list[tuple[Path, list[Content]]] = []
@@ -238,15 +172,15 @@ def _write_shards(stage: Stage, shards: list[Shard], how: How) -> set[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if shard.original is None:
             files.append((path, shard.contents))
-        elif how.link and _link(shard.original, path):
+        elif link and _link(shard.original, path):
             linked.add(shard.name)
-            progress(shard.nbytes)
+            advance(shard.nbytes)
         elif clone(shard.original, path):
-            progress(shard.nbytes)
+            advance(shard.nbytes)
         else:
             files.append((path, [Span(shard.original, 0, shard.original.stat().st_size)]))
-    with flushing(path for path, _ in files) if how.durable else nullcontext():
-        write_files(files, progress)
+    with flushing(path for path, _ in files) if durable else nullcontext():
+        write_files(files, advance)
     return linked
 
 
@@ -258,109 +192,65 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _write_documents(
-    stage: Stage, plan: Plan, before: Sequence[Shard], after: list[Shard], others: Collection[tuple[str, Path]]
-) -> None:
-    """config.json, the index, and everything that comes along unchanged."""
-    files, material = local_files(plan.checkpoint), plan.material
+def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Path]]) -> None:
+    """config.json, the index, and the files that are copied unchanged."""
+    files, layout = local_files(plan.checkpoint), plan.source.layout
     copies = []
     for name, path in others:
         if name != "config.json":
             (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
             copies.append((path, stage.path / name))
     copy_files(copies)
-    for name, raw in material.documents.items():
+    for name, raw in layout.documents.items():
         (stage.path / name).write_bytes(raw)
-    if material.config_text is not None:
-        text = material.config_text
+    if layout.config_text is not None:
+        text = layout.config_text
         for keys, value in plan.edit.config.items():
             text = set_value(text, keys, value)
         (stage.path / "config.json").write_bytes(text.encode())
     has_index = plan.checkpoint.format == "safetensors" and INDEX in files.names()
-    if len(after) > 1 or (has_index and is_directory(plan.checkpoint)):
+    if len(plan.shards) > 1 or (has_index and is_directory(plan.checkpoint)):
         old = read_json(files, INDEX) if has_index else None
-        weight_map = {entry.name: shard.name for shard in after for entry in shard.entries}
-        total = sum(shard.nbytes for shard in after)
-        text = index_json(old, weight_map, total, parameters_added(plan.edit, before))
+        weight_map = {entry.name: shard.name for shard in plan.shards for entry in shard.entries}
+        total = sum(shard.nbytes for shard in plan.shards)
+        text = index_json(old, weight_map, total, parameters_added(plan.edit, layout.shards))
         (stage.path / INDEX).write_bytes(text.encode())
 
 
-def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[str], watch: Watch) -> None:
-    """That the reopened headers lead to the right bytes. Every block was compared as it was copied; here each tensor's
-    first and last bytes are compared with the source's once more, where its header now says that it lies."""
+def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[str], progress: Progress) -> None:
+    """Check that the reopened headers point at the right bytes.
+
+    Every block was compared as it was copied. Here the first and last bytes of each tensor, at the place that the new
+    header gives, are compared with the source again.
+    """
     ranges: list[tuple[Span, Path, int]] = []
     for shard in shards:
         path = stage.path / shard.name
         for entry in shard.entries:
             info = result.tensors.get(entry.name)
             if info is None or (info.file, info.dtype, info.shape) != (shard.name, entry.dtype, entry.shape):
-                raise ProofFailed(f"{entry.name} was not found again in {shard.name}; nothing was put in place")
+                raise ProofFailed(f"{entry.name} is missing or changed in {shard.name}; nothing was written")
             span = entry.content
             if isinstance(span, Span) and shard.name not in linked:
-                ends = {(span.begin, min(span.begin + _END, span.end)), (max(span.end - _END, span.begin), span.end)}
-                ranges += [(Span(span.path, *end), path, info.begin + end[0] - span.begin) for end in ends]
+                first = span.begin, min(span.begin + _CHECKED, span.end)
+                last = max(span.end - _CHECKED, span.begin), span.end
+                ranges += [(Span(span.path, *part), path, info.begin + part[0] - span.begin) for part in {first, last}]
     expected = {entry.name for shard in shards for entry in shard.entries}
     extra = result.tensors.keys() - expected
     if extra:
-        raise ProofFailed(f"the result holds {min(extra)!r}, which nobody asked for; nothing was put in place")
-    watch("verifying", 0, 1)
+        raise ProofFailed(f"the result has a tensor that was not planned, {min(extra)!r}; nothing was written")
+    progress("verifying", 0, 1)
     check_same(ranges)
-    watch("verifying", 1, 1)
+    progress("verifying", 1, 1)
 
 
-def _source_hashes(plan: Plan) -> dict[str, str]:
-    pair, source = plan.report.pair, plan.checkpoint
-    whole = {matrix.name for matrix in (pair.embed, pair.head) if matrix}
-    if pair.equal and pair.embed and pair.head and plan.report.how == "every byte was compared":
-        hashes = model_card.content_hashes(source, {pair.embed.name}, {pair.head.name: ""})
-        return {**hashes, pair.head.name: hashes[pair.embed.name]}
-    return model_card.content_hashes(source, whole)
-
-
-def _digests(
-    plan: Plan, result: Checkpoint, report: Report, after: list[Shard], hashes: Mapping[str, str]
-) -> tuple[str, str]:
-    """Both digests; what was just compared byte for byte is not hashed twice."""
-    pair, source = plan.report.pair, plan.checkpoint
-    by_span = {
-        Span(real_path(local_files(source), source.tensors[name].file), *source.tensors[name][4:6]): hashes[name]
-        for name in (matrix.name for matrix in (pair.embed, pair.head) if matrix)
-    }
-    after_whole = {matrix.name for matrix in (report.pair.embed, report.pair.head) if matrix}
-    known = {
-        entry.name: by_span[entry.content]
-        for shard in after
-        for entry in shard.entries
-        if entry.name in after_whole and isinstance(entry.content, Span) and entry.content in by_span
-    }
-    after_hashes = model_card.content_hashes(result, after_whole, known)
-    return model_card.table_digest(source, hashes), model_card.table_digest(result, after_hashes)
-
-
-def _write_card(stage: Stage, plan: Plan, digests: tuple[str, str]) -> None:
-    path = stage.path / model_card.CARD
-    card = path.read_bytes() if path.exists() else b""
-    source = plan.checkpoint.source
-    source = Path(source).name if Path(source).exists() else source  # a name on the Hub stays whole
-    path.write_bytes(model_card.add_to_card(card, plan.verb, source, plan.changes, *digests))
-
-
-def _prove(plan: Plan, result: Checkpoint, how: How) -> Proof | None:
-    if not how.prove or not plan.exact:
-        return None
+def _prove(plan: Plan, result: Checkpoint, progress: Progress, engine: str, device: str | None) -> Proof:
     from tiebeam.surgery.proof import prove
 
-    how.watch("comparing logits", 0, 1)
-    from_gguf = plan.case.converted and plan.checkpoint.format == "gguf"
-    rounded = plan.material.shards[0].entries[0].dtype if from_gguf else "F32"
-    proof = prove(
-        plan.checkpoint, result, exact=not plan.case.converted, rounded=rounded, engine=how.engine, device=how.device
-    )
-    how.watch("comparing logits", 1, 1)
+    source = plan.source
+    progress("comparing logits", 0, 1)
+    from_gguf = source.converted and source.checkpoint.format == "gguf"
+    rounded = source.layout.shards[0].entries[0].dtype if from_gguf else "F32"
+    proof = prove(source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device)
+    progress("comparing logits", 1, 1)
     return proof
-
-
-def _moved(report: Report, target: Path) -> Report:
-    from dataclasses import replace
-
-    return replace(report, model=str(target))

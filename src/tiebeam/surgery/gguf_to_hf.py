@@ -24,7 +24,7 @@ from tiebeam.families.gguf import ROPE_TENSORS, gguf_family
 from tiebeam.families.registry import families
 from tiebeam.families.spec import Spec
 from tiebeam.surgery.edits import Shard
-from tiebeam.surgery.output_shards import Material
+from tiebeam.surgery.output_shards import Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ _BLOCK = 1 << 21  # numbers dequantised at a time
 _TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[str, str]]:
+def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Layout, dict[str, str]]:
     """The weights in `dtype`, config.json, the tokenizer where it can be rebuilt; and the new name of each tensor."""
     family = _family(checkpoint)
     config = _config(checkpoint, family, dtype)
@@ -54,8 +54,8 @@ def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Material, dict[
     entries.sort(key=lambda entry: entry.name)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     shard = Shard("model.safetensors", tuple(entries), {"format": "pt"})
-    material = Material((shard,), config, text, _documents(checkpoint, config))
-    return material, {name: targets[0].name for name, targets in places.items()}
+    layout = Layout((shard,), config, text, _documents(checkpoint, config))
+    return layout, {name: targets[0].name for name, targets in places.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Change one value of a JSON file and nothing else: not its key order, its indentation, nor how it writes 1e-5.
+"""Change one value of a JSON text and keep every other byte: key order, indentation, the spelling of 1e-5.
 
-A config.json is read by people and compared by version control; a rewrite through a parser would touch
-lines that nobody changed.
+People read config.json and version control compares it; writing it anew through a parser would change other lines.
 """
 
 from __future__ import annotations
@@ -17,7 +16,11 @@ _DECODER = json.JSONDecoder()
 
 
 def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
-    """`text` with the value at `path` replaced; a last key that is missing is added to its object."""
+    """`text` with the value at `path` replaced. A missing last key is added to its object.
+
+    >>> set_value('{"eps": 1e-5, "tie": true}', ("tie",), False)
+    '{"eps": 1e-5, "tie": false}'
+    """
     begin = _skip(text, 1 if text.startswith("\ufeff") else 0)
     for depth, key in enumerate(path):
         members = _members(text, begin)
@@ -25,7 +28,7 @@ def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
             begin = members[key][0]
             continue
         if depth + 1 < len(path):
-            raise UnreadableInput(f"there is no {'.'.join(path[: depth + 1])} to set {path[-1]} in")
+            raise UnreadableInput(f"config.json has no {'.'.join(path[: depth + 1])} to set {path[-1]} in")
         return _add(text, begin, members, key, value)
     end = _DECODER.raw_decode(text, begin)[1]
     return text[:begin] + json.dumps(value, ensure_ascii=False) + text[end:]
@@ -38,9 +41,9 @@ def _skip(text: str, at: int) -> int:
 
 
 def _members(text: str, begin: int) -> dict[str, tuple[int, int]]:
-    """key: (begin, end) of its value, for the object that opens at `begin`."""
+    """key: (begin, end) of its value, for the object that starts at `begin`."""
     if text[begin : begin + 1] != "{":
-        raise UnreadableInput("a config level that should be an object is not one")
+        raise UnreadableInput("config.json is damaged: a config level is not an object")
     members: dict[str, tuple[int, int]] = {}
     at = _skip(text, begin + 1)
     while text[at] != "}":
@@ -55,13 +58,13 @@ def _members(text: str, begin: int) -> dict[str, tuple[int, int]]:
 
 
 def _add(text: str, begin: int, members: dict[str, tuple[int, int]], key: str, value: Any) -> str:
-    """In alphabetical place where the object is sorted, else last; on its own line where the others are."""
+    """Insert in alphabetical order if the object is sorted, else last; on its own line if the others are."""
     written = f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
     if not members:
         close = _skip(text, begin + 1)
         return text[: begin + 1] + written + text[close:]
     keys = list(members)
-    gap = text[begin + 1 : _skip(text, begin + 1)]  # what stands between { and the first key: the indentation
+    gap = text[begin + 1 : _skip(text, begin + 1)]  # between { and the first key: the indentation
     before = [k for k in keys if k < key] if keys == sorted(keys) else keys
     if not before:
         return text[: begin + 1] + gap + written + "," + (gap or " ") + text[begin + 1 + len(gap) :]

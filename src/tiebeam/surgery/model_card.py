@@ -1,28 +1,31 @@
-"""What was done, for whoever finds the model later: two digests and a section in the model card.
+"""Record a change in the model card (README.md), with digests of the model before and after.
 
-The digest is SHA-256 over the sorted tensor table, one line per tensor: name, element type, shape, and the
-SHA-256 of its content; the two vocabulary matrices are hashed whole, every other tensor by its first 4 KiB,
-which tells any two models apart without reading them through (the surgery itself compares every byte it
-copies). It depends on what the tensors are, not on how they are spread over files.
+A digest is SHA-256 over the sorted tensor table: per tensor a line with name, dtype, shape and the SHA-256 of its
+content. The embedding and head are hashed whole, every other tensor by its first 4 KiB: enough to tell models apart
+without reading them whole (every copied byte is compared elsewhere). How tensors are split into files does not matter.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from tiebeam._version import __version__
 from tiebeam.checkpoint import Checkpoint, TensorInfo
 from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.write.copy_bytes import Span
 from tiebeam.errors import UnreadableInput
-from tiebeam.surgery.edits import Change
+from tiebeam.inspection import Report
+from tiebeam.surgery.output_shards import local_files, real_path
+from tiebeam.surgery.plan import Plan
 
 CARD = "README.md"
 _BLOCK = 1 << 17
 _HEAD = 4096
 _TITLE = "## Changed by tiebeam"
 _ABOUT = (
-    "Digests are SHA-256 over the sorted tensor table (name, type, shape and content; the vocabulary matrices whole, "
+    "Digests are SHA-256 over the sorted tensor table (name, dtype, shape and content; the embedding and head whole, "
     "every other tensor by its first 4 KiB)."
 )
 
@@ -42,7 +45,7 @@ def content_hashes(
 
 
 def _content_hash(checkpoint: Checkpoint, info: TensorInfo, end: int) -> str:
-    """Of the tensor's first `end` bytes; a large one in a buffer that is reused."""
+    """SHA-256 of the tensor's first `end` bytes. A large tensor is read into one reused buffer."""
     running = hashlib.sha256()
     if end <= _HEAD or info.packing or not isinstance(checkpoint.files, LocalFiles):
         for at in range(0, end, _BLOCK):
@@ -54,7 +57,7 @@ def _content_hash(checkpoint: Checkpoint, info: TensorInfo, end: int) -> str:
         while end:
             n = handle.readinto(buffer[: min(end, _BLOCK)])
             if not n:
-                raise UnreadableInput(f"{info.file} became shorter while it was read; run it again")
+                raise UnreadableInput(f"{info.file} became shorter while it was read; run the command again")
             running.update(buffer[:n])
             end -= n
     return running.hexdigest()
@@ -69,14 +72,43 @@ def table_digest(checkpoint: Checkpoint, hashes: Mapping[str, str]) -> str:
     return f"sha256:{running.hexdigest()}"
 
 
-def add_to_card(card: bytes, verb: str, source: str, changes: Iterable[Change], before: str, after: str) -> bytes:
-    """The card with one more record at its end; what it said before stays byte for byte."""
-    lines = [f"`tiebeam {verb}` {__version__} made this from `{source}`:", ""]
-    lines += [f"- {change}" for change in changes]
-    lines += [f"- digest before: `{before}`", f"- digest after: `{after}`"]
+def source_hashes(plan: Plan) -> dict[str, str]:
+    """Content hashes of the source; an embedding and head that are known to be equal are hashed once."""
+    pair, source = plan.report.pair, plan.checkpoint
+    whole = {matrix.name for matrix in (pair.embed, pair.head) if matrix}
+    if pair.equal and pair.embed and pair.head and plan.report.how == "every byte was compared":
+        hashes = content_hashes(source, {pair.embed.name}, {pair.head.name: ""})
+        return {**hashes, pair.head.name: hashes[pair.embed.name]}
+    return content_hashes(source, whole)
+
+
+def digests(plan: Plan, result: Checkpoint, report: Report, hashes: Mapping[str, str]) -> tuple[str, str]:
+    """The digests before and after. `hashes` are the source's; copied tensors are not hashed again."""
+    pair, source = plan.report.pair, plan.checkpoint
+    by_span = {
+        Span(real_path(local_files(source), source.tensors[name].file), *source.tensors[name][4:6]): hashes[name]
+        for name in (matrix.name for matrix in (pair.embed, pair.head) if matrix)
+    }
+    whole = {matrix.name for matrix in (report.pair.embed, report.pair.head) if matrix}
+    known = {
+        entry.name: by_span[entry.content]
+        for shard in plan.shards
+        for entry in shard.entries
+        if entry.name in whole and isinstance(entry.content, Span) and entry.content in by_span
+    }
+    return table_digest(source, hashes), table_digest(result, content_hashes(result, whole, known))
+
+
+def add_to(directory: Path, plan: Plan, digests: tuple[str, str]) -> None:
+    """Append a record to the model card in `directory`; existing text is kept byte for byte."""
+    path = directory / CARD
+    card = path.read_bytes() if path.exists() else b""
+    source = plan.checkpoint.source
+    source = Path(source).name if Path(source).exists() else source  # a Hub id is kept whole
+    lines = [f"`tiebeam {plan.verb}` {__version__} made this from `{source}`:", ""]
+    lines += [f"- {change}" for change in plan.changes]
+    lines += [f"- digest before: `{digests[0]}`", f"- digest after: `{digests[1]}`"]
     section = "\n".join(lines) + "\n"
     if _TITLE.encode() not in card:
         section = f"{_TITLE}\n\n{_ABOUT}\n\n{section}"
-    if not card:
-        return section.encode()
-    return card.rstrip(b"\n") + b"\n\n" + section.encode()
+    path.write_bytes(card.rstrip(b"\n") + b"\n\n" + section.encode() if card else section.encode())

@@ -1,12 +1,8 @@
-"""Tie and untie a model in memory: real parameter identity, optimizer state carried along, flags that survive saving.
+"""Tie and untie a torch model in memory: one Parameter or two, with optimizer state and config flags.
 
-For Hugging Face models the two ends, the config and everything else that the flag ties (an encoder's table, a
-bias under two names) are found by themselves; a plain nn.Module is asked for its two parameter names, or they
-are found as in a checkpoint.
-
-Adam's moments are averages of the gradient and of its square. A tied table's gradient is the sum of what both
-ends send, so on `tie_` the first moments add; the second add too, which is right as far as the two gradients
-are uncorrelated. On `untie_` both ends start from a copy.
+For Hugging Face models the embedding, the head, the config and everything else that the flag ties (an encoder's
+embedding, a bias under two names) are found automatically. For another nn.Module give the two parameter names, or let
+them be found by name and shape as in a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,20 +15,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tiebeam import families
 from tiebeam.errors import BadRequest
 from tiebeam.families.config_levels import FLAG, TEXT_KEYS
+from tiebeam.surgery.split_parameter import holding_groups, merge_parameters, split_parameter
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from tiebeam.surgery.split_parameter import Optimizers
+
     Model = TypeVar("Model", bound=nn.Module)
 
+_NAME_BOTH = 'name both parameters, for example embed="wte.weight", head="lm_head.weight"'
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-_SUMMED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter hangs: `module.attribute`, known to the whole model as `name` where that was asked for."""
+    """A parameter that can be replaced: `module.attribute`. `name` is its full name in the model, if known."""
 
     module: nn.Module
     attribute: str
@@ -53,70 +52,81 @@ def tie_(
     embed: str | None = None,
     head: str | None = None,
     keep: str | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
 ) -> Model:
-    """Make the two ends one Parameter, in place; returns `model`.
+    """Make embedding and head one Parameter, in place; returns `model`.
 
-    Two different matrices need a choice, `keep` = "embed", "head" or "mean". Give the optimizer to merge its state.
+        tiebeam.tie_(model, optimizer=optimizer)
+        tiebeam.tie_(model, embed="wte.weight", head="lm_head.weight", keep="head")
+
+    keep        which values to use if the two differ: "embed", "head" or "mean"
+    optimizer   merges the moments of both parameters; see `split_parameter`
     """
     import torch
 
     inner = unwrap(model)
-    E, W = _ends(inner, embed, head)
     if keep not in (None, "embed", "head", "mean"):
-        raise BadRequest(f"keep is 'embed', 'head' or 'mean', not {keep!r}")
+        raise BadRequest(f'keep must be "embed", "head" or "mean", not {keep!r}')
+    E, W = _both_parameters(inner, embed, head)
     one, two = E.parameter, W.parameter
     _refuse_sharded(one, two)
     if one.shape != two.shape:
-        raise BadRequest(f"embed is {list(one.shape)} but head is {list(two.shape)}; one matrix cannot serve both")
+        raise BadRequest(
+            f"embed is {list(one.shape)} but head is {list(two.shape)}; matrices of different shapes cannot be tied"
+        )
     if one is not two and keep is None and not torch.equal(one, two):
         raise BadRequest(
-            f"{E.name} and {W.name} are different; tying them changes the model, so say what stays: keep='embed', "
-            "'head' or 'mean'"
+            f"{E.name} and {W.name} differ, so tying them changes the model; choose which values to keep: "
+            'keep="embed", keep="head" or keep="mean"'
         )
     _refuse_untieable(inner)
-    followers = [] if one is two else _followers(inner, W)
-    _check_held(optimizer, E)
+    also_tied = [] if one is two else _also_tied(inner, W)
+    holding_groups(one, optimizer, E.name)
     with torch.no_grad():
         if one is not two and keep in ("head", "mean"):
             one.copy_(two if keep == "head" else (one + two) / 2)
     _set_flags(inner, True)
-    for slot, leader in [(W, one), *followers]:
-        _merge(optimizer, slot.parameter, leader)
-        slot.put(leader)
-    _refresh_tied_keys(inner, {W.name: E.name})
+    for slot, original in [(W, one), *also_tied]:
+        merge_parameters(slot.parameter, original, optimizer)
+        slot.put(original)
+    _refresh_tied_keys(inner, [W.name])
     return model
 
 
-def untie_(
-    model: Model,
-    *,
-    embed: str | None = None,
-    head: str | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> Model:
-    """Give the head a Parameter of its own with the same numbers, in place; returns `model`.
+def untie_(model: Model, *, embed: str | None = None, head: str | None = None, optimizer: Optimizers = None) -> Model:
+    """Give the head its own Parameter with the same values, in place; returns `model`.
 
-    Give the optimizer to put the new parameter beside the old one, with a copy of its state.
+        tiebeam.untie_(model, optimizer=optimizer)
+
+    optimizer   adds the new parameter, with a copy of the state; see `split_parameter`
     """
     inner = unwrap(model)
-    E, W = _ends(inner, embed, head)
+    E, W = _both_parameters(inner, embed, head)
     _refuse_sharded(E.parameter, W.parameter)
-    tied = [slot for slot in [W, *_tied_by_flag(inner)] if _shares(slot.parameter, _leader(inner, slot, E))]
+    tied = [slot for slot in [W, *_tied_by_flag(inner)] if _same_storage(slot.parameter, _original(inner, slot, E))]
     for slot in tied:
-        _check_held(optimizer, slot)
+        holding_groups(slot.parameter, optimizer, slot.name)
     _set_flags(inner, False)
     for slot in tied:
-        _split(slot, optimizer)
-    _refresh_tied_keys(inner, {})
+        slot.put(split_parameter(slot.parameter, optimizer))
+    _refresh_tied_keys(inner, [])
     return model
 
 
-def count(model: nn.Module, trainable: bool = False) -> int:
-    """Parameters of a model, each storage counted once however many names it has."""
+def count_parameters(model: nn.Module, trainable: bool = False) -> int:
+    """The number of parameters of a torch model; each storage counts once, however many names it has.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+    >>> count_parameters(model)
+    80
+    >>> model[1].weight = model[0].weight
+    >>> count_parameters(model)
+    40
+    """
     spans: dict[Any, list[tuple[int, int]]] = {}
     total, seen = 0, set()
-    for parameter in model.parameters():
+    for parameter in _module(model).parameters():
         if id(parameter) in seen or (trainable and not parameter.requires_grad):
             continue
         seen.add(id(parameter))
@@ -134,14 +144,21 @@ def count(model: nn.Module, trainable: bool = False) -> int:
     return total
 
 
-def share_storage(model: nn.Module, *, embed: str | None = None, head: str | None = None) -> bool:
-    """Whether the two ends are one table in memory, as one Parameter or as two that look at the same numbers."""
-    E, W = _ends(unwrap(model), embed, head)
-    return _shares(E.parameter, W.parameter)
+def is_tied(model: nn.Module, *, embed: str | None = None, head: str | None = None) -> bool:
+    """Whether embedding and head are one matrix in memory: one Parameter, or two over the same storage.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+    >>> is_tied(model, embed="0.weight", head="1.weight")
+    False
+    """
+    E, W = _both_parameters(unwrap(model), embed, head)
+    return _same_storage(E.parameter, W.parameter)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, torch.compile and the like."""
+    """The model inside DDP, FSDP or torch.compile."""
+    model = _module(model)
     while len(model._modules) == 1 and (name := next(iter(model._modules))) in _WRAPPERS:
         inner = model._modules[name]
         assert inner is not None
@@ -149,30 +166,36 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def find_ends(model: nn.Module, embed: str | None = None, head: str | None = None) -> tuple[Slot, Slot | None]:
-    """Where the two ends hang: by name, by the Hugging Face accessors, or as the anatomy finds them.
+def find_parameters(model: nn.Module, embed: str | None = None, head: str | None = None) -> tuple[Slot, Slot | None]:
+    """The embedding and head parameters: by name, by the Hugging Face accessors, or by name and shape.
 
-    The head is None where the model has none of its own. Cheap enough to ask before every step.
+    The head is None if the model has none of its own. Cheap enough to call before every step.
     """
     found = _accessors(model)
     if found[0] is None and (embed is None or head is None):
         found = _guessed(model)
     E, W = (_named(model, name) if name is not None else slot for name, slot in zip((embed, head), found, strict=True))
     if E is None:
-        raise BadRequest("the model's embed was not found; name it: embed='wte.weight', head='lm_head.weight'")
+        raise BadRequest(f"no embedding was found in {type(model).__name__}; {_NAME_BOTH}")
     return E, W
 
 
-def _ends(model: nn.Module, embed: str | None, head: str | None) -> tuple[Slot, Slot]:
-    """Both of them, each a parameter that can be replaced, with its name."""
-    E, W = find_ends(model, embed, head)
+def _both_parameters(model: nn.Module, embed: str | None, head: str | None) -> tuple[Slot, Slot]:
+    """`find_parameters`, where both must exist and get their full names."""
+    E, W = find_parameters(model, embed, head)
     if W is None:
-        raise BadRequest(
-            "the model's head was not found; name both parameters: embed='wte.weight', head='lm_head.weight'"
-        )
+        raise BadRequest(f"no head was found in {type(model).__name__}; {_NAME_BOTH}")
     paths = {id(module): path for path, module in model.named_modules()}
     E, W = (slot if slot.name else _named(model, f"{paths[id(slot.module)]}.{slot.attribute}") for slot in (E, W))
     return E, W
+
+
+def _module(model: Any) -> nn.Module:
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise BadRequest(f"model must be a torch.nn.Module, not {type(model).__name__}; for files use tiebeam.inspect")
+    return model
 
 
 def _named(model: nn.Module, name: str) -> Slot:
@@ -188,11 +211,11 @@ def _named(model: nn.Module, name: str) -> Slot:
 
 
 def _accessors(model: Any) -> tuple[Slot | None, Slot | None]:
-    """The ends of a Hugging Face model. An adapter may stand there, whose weight belongs to what it wraps."""
+    """The parameters by the Hugging Face accessors. An adapter layer returns the weight of the layer it wraps."""
     if not hasattr(model, "get_input_embeddings"):
         return None, None
-    ends = model.get_input_embeddings(), model.get_output_embeddings()
-    E, W = (Slot(end, "weight") if getattr(end, "weight", None) is not None else None for end in ends)
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    E, W = (Slot(layer, "weight") if getattr(layer, "weight", None) is not None else None for layer in layers)
     return E, W
 
 
@@ -204,7 +227,7 @@ def _guessed(model: nn.Module) -> tuple[Slot | None, Slot | None]:
 
 
 def _tied_by_flag(model: Any) -> Iterator[Slot]:
-    """Everything that a Hugging Face model ties while its flag is on."""
+    """Every parameter that a Hugging Face model ties while its flag is true."""
     keys = getattr(model, "all_tied_weights_keys", None)
     for name in keys if isinstance(keys, dict) else ():
         path, _, attribute = name.rpartition(".")
@@ -213,16 +236,17 @@ def _tied_by_flag(model: Any) -> Iterator[Slot]:
             yield Slot(module, attribute, name)
 
 
-def _leader(model: Any, slot: Slot, E: Slot) -> nn.Parameter:
+def _original(model: Any, slot: Slot, E: Slot) -> nn.Parameter:
+    """The parameter that `slot` is tied to."""
     keys = getattr(model, "all_tied_weights_keys", None)
     if isinstance(keys, dict) and slot.name in keys:
-        leader: nn.Parameter = model.get_parameter(keys[slot.name])
-        return leader
+        original: nn.Parameter = model.get_parameter(keys[slot.name])
+        return original
     return E.parameter
 
 
-def _followers(model: Any, W: Slot) -> list[tuple[Slot, nn.Parameter]]:
-    """What the flag will tie beside the pair, each with what it will follow; they must be equal."""
+def _also_tied(model: Any, W: Slot) -> list[tuple[Slot, nn.Parameter]]:
+    """The parameters that the flag will tie besides the head, each with its original; both must be equal."""
     import torch
 
     if not isinstance(getattr(model, "_tied_weights_keys", None), dict):
@@ -232,20 +256,20 @@ def _followers(model: Any, W: Slot) -> list[tuple[Slot, nn.Parameter]]:
     keys = model.get_expanded_tied_weights_keys(all_submodels=True)
     for config, value in flags:
         setattr(config, FLAG, value)
-    followers = []
-    for name, leader_name in keys.items():
+    found = []
+    for name, original_name in keys.items():
         path, _, attribute = name.rpartition(".")
-        slot, leader = Slot(model.get_submodule(path), attribute, name), model.get_parameter(leader_name)
-        if slot.parameter is W.parameter or slot.parameter is leader or attribute not in slot.module._parameters:
+        slot, original = Slot(model.get_submodule(path), attribute, name), model.get_parameter(original_name)
+        if slot.parameter is W.parameter or slot.parameter is original or attribute not in slot.module._parameters:
             continue
-        if not torch.equal(slot.parameter, leader):
-            raise BadRequest(f"{name} would be tied to {leader_name} too, and they differ; make them equal first")
-        followers.append((slot, leader))
-    return followers
+        if not torch.equal(slot.parameter, original):
+            raise BadRequest(f"{name} would be tied to {original_name} too, but the two differ; make them equal first")
+        found.append((slot, original))
+    return found
 
 
 def _configs(model: Any) -> Iterator[Any]:
-    """The config, and each text part inside it."""
+    """The config, and every text config nested in it."""
     config = getattr(model, "config", None)
     seen: set[int] = set()
     while config is not None and not isinstance(config, dict) and id(config) not in seen:
@@ -266,8 +290,8 @@ def _forced(model: Any) -> bool:
 def _set_flags(model: Any, value: bool) -> None:
     if not value and _forced(model):
         warnings.warn(
-            f"transformers ties {model.config.model_type} whatever its config says: the two stay apart in memory, and "
-            "after loading only if their numbers differ by then",
+            f"transformers ties {model.config.model_type} whatever its config says: they are untied in memory, "
+            "and after save and load only if their values differ by then",
             stacklevel=3,
         )
         return
@@ -279,96 +303,37 @@ def _set_flags(model: Any, value: bool) -> None:
 
 
 def _refuse_untieable(model: Any) -> None:
-    """A class that never ties would start a random head when it is loaded again."""
+    """A class that never ties would initialise a random head when it is loaded again."""
     if hasattr(model, "save_pretrained") and not getattr(model, "_tied_weights_keys", None):
         raise BadRequest(
-            f"{type(model).__name__} cannot be loaded tied (it has no _tied_weights_keys): the tie would be lost at "
-            "the next save and load"
+            f"{type(model).__name__} has no _tied_weights_keys, so the tie would be lost at the next save and load"
         )
 
 
-def _refresh_tied_keys(model: Any, wanted: dict[str, str]) -> None:
-    """What transformers believes to be tied: recomputed from the flag (5), or the list that saving reads (4)."""
+def _refresh_tied_keys(model: Any, tied: list[str]) -> None:
+    """Update what transformers treats as tied: recomputed from the flag (version 5), or a list read by save (4)."""
     keys = getattr(model, "_tied_weights_keys", None)
     if isinstance(keys, dict) and hasattr(model, "get_expanded_tied_weights_keys"):
         model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
     elif isinstance(keys, list):
-        model._tied_weights_keys = [*keys, *(name for name in wanted if name not in keys)]
-
-
-def _split(slot: Slot, optimizer: torch.optim.Optimizer | None) -> None:
-    from torch import nn
-
-    old = slot.parameter
-    new = nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad)
-    slot.put(new)
-    if optimizer is None:
-        return
-    group = _group(optimizer, old)
-    assert group is not None
-    group["params"].append(new)
-    if old in optimizer.state:
-        optimizer.state[new] = {key: _copied(value) for key, value in optimizer.state[old].items()}
-
-
-def _merge(optimizer: torch.optim.Optimizer | None, gone: nn.Parameter, stays: nn.Parameter) -> None:
-    """Take `gone` out of the optimizer and add its moments to those of `stays`."""
-    import torch
-
-    if gone is stays:
-        return
-    if gone.grad is not None:
-        stays.grad = gone.grad if stays.grad is None else stays.grad + gone.grad
-    if optimizer is None:
-        return
-    for group in optimizer.param_groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter is not gone]
-    theirs = optimizer.state.pop(gone, None)
-    if not theirs:
-        return
-    ours = optimizer.state[stays]
-    for key, value in theirs.items():
-        if key not in ours:
-            ours[key] = _copied(value)
-        elif key in _SUMMED:
-            ours[key] = ours[key] + value
-        elif key == "step":
-            ours[key] = torch.maximum(ours[key], value) if torch.is_tensor(value) else max(ours[key], value)
-
-
-def _check_held(optimizer: torch.optim.Optimizer | None, slot: Slot) -> None:
-    if optimizer is not None and _group(optimizer, slot.parameter) is None:
-        raise BadRequest(f"the optimizer does not hold {slot.name}; give the one that trains it")
-
-
-def _group(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any] | None:
-    for group in optimizer.param_groups:
-        if any(held is parameter for held in group["params"]):
-            return group
-    return None
-
-
-def _copied(value: Any) -> Any:
-    import torch
-
-    return value.clone() if torch.is_tensor(value) else value
+        model._tied_weights_keys = [*keys, *(name for name in tied if name not in keys)]
 
 
 def _refuse_sharded(*parameters: nn.Parameter) -> None:
     if any(hasattr(parameter, "device_mesh") for parameter in parameters):
-        raise BadRequest("the tables are sharded already; tie or untie before fully_shard")
+        raise BadRequest("the parameters are sharded; tie or untie before fully_shard")
     if any(parameter.is_meta for parameter in parameters):
-        raise BadRequest("the tables are on the meta device and hold no numbers yet; load the weights first")
+        raise BadRequest("the parameters are on the meta device and have no values; load the weights first")
 
 
-def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a is b:
         return True
     return _storage(a) is not None and a.data_ptr() == b.data_ptr() and a.shape == b.shape
 
 
 def _storage(tensor: torch.Tensor) -> int | None:
-    """Where its storage begins; None where it has none of its own (meta, or a wrapper)."""
+    """The address of its storage; None if it has none (meta device, wrapper subclass)."""
     if tensor.is_meta:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A source on disk -> the shards of its target, and the files that come along.
+"""List the files of the target before any edit: weight shards, config.json, and the other files to copy.
 
-Whatever the format, the target is safetensors: a dense, uncompressed tensor is a span of the source's file,
-anything else is read and laid out anew. Other copies of the weights (a .bin beside the .safetensors) are left
-behind, because they would no longer be the model that the config describes.
+The target is safetensors whatever the source is, unless a GGUF stays GGUF. A dense, uncompressed tensor is copied as
+a byte range of the source's file; any other tensor is read and written densely. Other copies of the weights (a .bin
+beside the .safetensors) are not copied, because they would no longer match the config.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
-from tiebeam.checkpoint.distributed.detect import FORMATS as TREES
+from tiebeam.checkpoint.distributed.detect import FORMATS as DISTRIBUTED
 from tiebeam.checkpoint.file_roles import is_adapter, is_document, is_training_state, is_weights_copy
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.formats.safetensors import read_header
@@ -26,13 +26,13 @@ from tiebeam.surgery.edits import Shard
 
 _NUMBER = re.compile(r"-(\d{5,}-of-\d{5,})\.\w+$")
 _SKIPPED_FOLDERS = {".git", ".cache", "__pycache__"}
-_FILE_SIZE = 5 << 30  # as the Hub's tools cut large models
+_FILE_SIZE = 5 << 30  # the shard size of the Hub's tools
 _UNSIGNED = {8: "U8", 16: "U16", 32: "U32", 64: "U64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """The other files of a model: those that come along, as (name in the target, path), and those that do not."""
+    """The other files of a model: `kept` are copied, as (name in the target, path); `left` are not."""
 
     kept: tuple[tuple[str, Path], ...]
     left: tuple[str, ...]
@@ -40,18 +40,18 @@ class Companions:
 
 def local_files(checkpoint: Checkpoint) -> LocalFiles:
     if not isinstance(checkpoint.files, LocalFiles):
-        raise BadRequest(f"{checkpoint.source} is not on this disk; download it first: hf download {checkpoint.source}")
+        raise BadRequest(f"{checkpoint.source} is not a local file; download it first: hf download {checkpoint.source}")
     return checkpoint.files
 
 
 def is_directory(checkpoint: Checkpoint) -> bool:
-    """Whether the source is a whole directory (a snapshot in the Hub's cache is one) and not a file in one."""
+    """Whether the source is a directory (or a snapshot in the Hub cache), not a single file."""
     return not Path(checkpoint.source).is_file()
 
 
 @dataclass(frozen=True)
-class Material:
-    """What a target is made of before any edit: weights files, config.json as text, and files made on the way."""
+class Layout:
+    """The files of the target before any edit: weight files, config.json as text, and files made by a conversion."""
 
     shards: tuple[Shard, ...]
     config: Mapping[str, Any] | None
@@ -59,35 +59,35 @@ class Material:
     documents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def material_of(checkpoint: Checkpoint) -> Material:
-    """The source as it is, in safetensors."""
+def layout_of(checkpoint: Checkpoint) -> Layout:
+    """The source unchanged, as safetensors."""
     files, text, name = local_files(checkpoint), None, checkpoint.config_name
     if checkpoint.config is not None:
         text = files.read(name, 0, files.size(name)).decode("utf-8-sig")
-    return Material(tuple(shards_of(checkpoint)), checkpoint.config, text)
+    return Layout(tuple(shards_of(checkpoint)), checkpoint.config, text)
 
 
-def gguf_material(checkpoint: Checkpoint) -> Material:
-    """A GGUF file as it is."""
+def gguf_layout(checkpoint: Checkpoint) -> Layout:
+    """A GGUF file unchanged."""
     from tiebeam.checkpoint.write.gguf import read_preamble
 
     files = local_files(checkpoint)
     names = {info.file for info in checkpoint.tensors.values()}
     if len(names) > 1:
-        raise BadRequest(f"{checkpoint.source} is split over {len(names)} files; merge them: llama-gguf-split --merge")
+        raise BadRequest(f"{checkpoint.source} is split into {len(names)} files; merge them: llama-gguf-split --merge")
     (name,) = names
     path = real_path(files, name)
     entries = [Entry(t.name, t.dtype, t.shape, Span(path, t.begin, t.end)) for t in checkpoint.tensors.values()]
-    return Material((Shard(name, tuple(entries), container=read_preamble(files, name, path)),), None, None)
+    return Layout((Shard(name, tuple(entries), container=read_preamble(files, name, path)),), None, None)
 
 
 def shards_of(checkpoint: Checkpoint) -> list[Shard]:
-    """The weights files of the target, before any edit."""
+    """The weight files of the target before any edit."""
     files = local_files(checkpoint)
     names = sorted({info.file for info in checkpoint.tensors.values()})
     if checkpoint.format == "safetensors":
         return [_shard(checkpoint, files, name) for name in names]
-    if checkpoint.format in TREES:
+    if checkpoint.format in DISTRIBUTED:
         return _gathered(checkpoint)
     return [_converted(checkpoint, name, len(names)) for name in names]
 
@@ -105,19 +105,19 @@ def _in_order(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
 
 
 def _converted(checkpoint: Checkpoint, name: str, count: int) -> Shard:
-    """A PyTorch or npz file as the safetensors file that takes its place."""
+    """A PyTorch or npz file as the safetensors file that replaces it."""
     infos = [info for info in checkpoint.tensors.values() if info.file == name]
     number = _NUMBER.search(name)
     target = f"model-{number[1]}.safetensors" if number and count > 1 else "model.safetensors"
     if count > 1 and not number:
-        raise BadRequest(f"{checkpoint.source} holds {count} files that are not numbered shards; name one of them")
+        raise BadRequest(f"{checkpoint.source} has {count} weight files that are not numbered shards; pass one of them")
     entries = [Entry(info.name, info.dtype, info.shape, content_of(checkpoint, info)) for info in infos]
     entries.sort(key=lambda entry: (-dtypes.BITS[entry.dtype], entry.name))
     return Shard(target, tuple(arrange(entries)), {"format": "pt"})
 
 
 def _gathered(checkpoint: Checkpoint) -> list[Shard]:
-    """A checkpoint of several processes as one file, or as many as its size asks for."""
+    """A sharded checkpoint of several ranks as one file, or as several of at most _FILE_SIZE bytes."""
     entries = [Entry(info.name, info.dtype, info.shape, content_of(checkpoint, info)) for info in _by_name(checkpoint)]
     groups: list[list[Entry]] = [[]]
     for entry in entries:
@@ -135,14 +135,14 @@ def _by_name(checkpoint: Checkpoint) -> list[TensorInfo]:
 
 
 def content_of(checkpoint: Checkpoint, info: TensorInfo) -> Content:
-    """The dense bytes of a tensor, as a span where they lie in the file that way."""
+    """The dense bytes of a tensor, as a byte range of the file where they are stored densely."""
     if info.dtype not in dtypes.BITS:
-        raise BadRequest(f"{info.name} is {info.dtype}, which safetensors cannot hold; it must be dequantised first")
+        raise BadRequest(f"{info.name} is {info.dtype}, which safetensors cannot store; dequantize it first")
     if info.strides is None and not info.packing:
         return Span(real_path(local_files(checkpoint), info.file), info.begin, info.end)
     total = dtypes.nbytes(info.dtype, info.shape)
     if total is None:
-        raise UnreadableInput(f"{info.name} is {info.dtype} {list(info.shape)}, which does not fill whole bytes")
+        raise UnreadableInput(f"{info.name} is {info.dtype} {list(info.shape)}, which is not a whole number of bytes")
     if info.strides is None:
         return Made(total, lambda: _packed_blocks(checkpoint, info))
     return Made(total, lambda: _strided_blocks(checkpoint, info))
@@ -154,7 +154,7 @@ def _packed_blocks(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[bytes]:
 
 
 def _strided_blocks(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[bytes]:
-    """Moved as unsigned integers of the same width, so that no value (nor NaN) is touched."""
+    """Copied as unsigned integers of the same width, so that no value changes, not even a NaN."""
     assert info.strides is not None
     if not info.shape:
         yield checkpoint.read_bytes(info.name)
@@ -168,16 +168,16 @@ def _strided_blocks(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[bytes]
 
 
 def real_path(files: LocalFiles, name: str) -> Path:
-    """The file itself: a link of the Hub's cache is followed to its content."""
+    """The path of the content: links in the Hub cache are resolved."""
     path = files.path(name)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
-    """What else lies beside the weights."""
+    """The files beside the weights."""
     files = local_files(checkpoint)
-    if checkpoint.format in TREES:
-        return _beside_a_tree(checkpoint, files, target_names)
+    if checkpoint.format in DISTRIBUTED:
+        return _beside_distributed(checkpoint, files, target_names)
     used = {info.file for info in checkpoint.tensors.values()}
     kept: list[tuple[str, Path]] = []
     left: list[str] = []
@@ -197,8 +197,8 @@ def companions(checkpoint: Checkpoint, target_names: set[str]) -> Companions:
     return Companions(tuple(kept), tuple(left))
 
 
-def _beside_a_tree(checkpoint: Checkpoint, files: LocalFiles, target_names: set[str]) -> Companions:
-    """The documents that lie with the config; the rest of a training's folder is not the model's."""
+def _beside_distributed(checkpoint: Checkpoint, files: LocalFiles, target_names: set[str]) -> Companions:
+    """The documents in the config's folder; the other files of a training run are not part of the model."""
     folder = checkpoint.config_name.rpartition("/")[0]
     names = LocalFiles(files.root / folder).names()
     kept = [name for name in names if is_document(name) and name not in target_names]
@@ -206,7 +206,7 @@ def _beside_a_tree(checkpoint: Checkpoint, files: LocalFiles, target_names: set[
 
 
 def _folders(files: LocalFiles) -> tuple[list[tuple[str, Path]], list[str]]:
-    """The files of subfolders, other copies of the weights left behind."""
+    """The files of subfolders, without other copies of the weights."""
     kept: list[tuple[str, Path]] = []
     left: list[str] = []
     for directory, folders, names in os.walk(files.root):
@@ -225,5 +225,5 @@ def _folders(files: LocalFiles) -> tuple[list[tuple[str, Path]], list[str]]:
 
 
 def _checked(files: LocalFiles, name: str) -> Path:
-    files.size(name)  # refuses what is not a regular file, and a link that leaves the directory
+    files.size(name)  # raises for anything but a regular file, and for a link that leaves the directory
     return real_path(files, name)

@@ -1,4 +1,4 @@
-"""The arithmetic: sums over rows, eigenvectors, factors. See the room's docstring for the derivation."""
+"""Weighted sums over rows, their eigenvectors, and the factors. The package docstring has the derivation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Rows = Callable[[int, int], tuple[Array, Array]]
-"""(start, stop) -> those rows of E and of W, float32 [n, D] each."""
+"""(start, stop) -> rows of E and of W, float32 [n, D] each."""
 
-_BLOCK = 1 << 22  # numbers in one block of rows
+_BLOCK = 1 << 22  # elements in one block of rows
 
 
 @dataclass(frozen=True)
 class Moments:
-    """E'wE, E'wW and W'wW [D, D] each, in float64, with the weights w [V] (they sum to one) that made them."""
+    """E'wE, E'wW and W'wW [D, D] each, in float64, and their row weights w [V], which sum to 1."""
 
     embed: Array
     cross: Array
@@ -36,7 +36,7 @@ def row_blocks(vocab: int, dim: int) -> Iterator[tuple[int, int]]:
 
 
 def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], None] = lambda n: None) -> Moments:
-    """One pass over the rows, in blocks; a block is multiplied in float32 where it is large, and summed in float64."""
+    """One pass over the rows in blocks: products in float32 above D = 1024, sums in float64."""
     embed, cross, head = (np.zeros((dim, dim)) for _ in range(3))
     precision = np.float64 if dim <= 1024 else np.float32
     for start, stop in row_blocks(len(weights), dim):
@@ -51,7 +51,7 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
 
 
 def without_rows(moments: Moments, rows: Rows, ids: Array) -> Moments:
-    """The sums as they are without some rows, which are kept exactly and need no room in the table."""
+    """The sums without the rows `ids`, which are stored exactly and so are not fitted."""
     weights = moments.weights.copy()
     embed, cross, head = moments.embed.copy(), moments.cross.copy(), moments.head.copy()
     for i in ids.tolist():
@@ -72,7 +72,7 @@ def square_roots(C: Array) -> tuple[Array, Array]:  # [D, D] -> C^1/2, C^-1/2
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues [2D], largest first, and their vectors [2D, 2D] as columns, for one balance and one metric."""
+    """Eigenvalues [2D], largest first, and eigenvectors [2D, 2D] as columns, for one balance and one metric."""
 
     values: Array
     vectors: Array
@@ -85,7 +85,7 @@ class Spectrum:
         return float(self.values.sum())
 
     def kept(self, rank: int) -> float:
-        """The share of the weighted energy that rank `rank` keeps."""
+        """The fraction of the weighted energy that rank `rank` keeps."""
         return float(self.values[:rank].sum()) / self.total if self.total else 1.0
 
     def factors(self, rank: int) -> Factors:
@@ -100,7 +100,7 @@ class Spectrum:
 
 
 def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:
-    """`balance` is the weight of the lookup's error, as a length, against the head's in its metric."""
+    """`balance` scales the error of the embedding relative to the error of the head in its metric."""
     root, inverse_root = roots
     D = moments.dim
     gram = np.empty((2 * D, 2 * D))
@@ -113,14 +113,14 @@ def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) ->
 
 
 def equal_energy(moments: Moments, root: Array) -> float:
-    """The balance at which both ends have the same energy."""
+    """The balance at which embedding and head have the same energy."""
     energy = float(np.trace(moments.embed)), float(np.einsum("ij,jk,ki->", root, moments.head, root, optimize=True))
     return float(np.sqrt(energy[1] / energy[0])) if energy[0] > 0 and energy[1] > 0 else 1.0
 
 
 def _eigh(gram: Array) -> tuple[Array, Array]:
-    """Eigenvalues, smallest first, and vectors. SciPy (extra [joint]) works inside the matrix it is given: at 2D = 8192
-    that is 1 GB instead of the 4 that NumPy's driver asks for."""
+    """Eigenvalues, smallest first, and eigenvectors. SciPy (extra [joint]) works in place: at 2D = 8192 it needs 1 GB
+    where NumPy's driver needs 4."""
     try:
         from scipy.linalg import eigh
     except ImportError:
@@ -134,7 +134,7 @@ def _eigh(gram: Array) -> tuple[Array, Array]:
 class Factors:
     """S = E from_embed + W from_head; E ~ S embed_map, W ~ S head_map.
 
-    A table that has been trained on is no longer such a sum, and is given whole as `trained`."""
+    After distillation the table is no longer such a sum; it is then stored whole in `trained`."""
 
     from_embed: Array  # [D, R]
     from_head: Array  # [D, R]
@@ -147,11 +147,11 @@ class Factors:
         return int(self.embed_map.shape[0])
 
     def rows(self, pair: Rows, start: int, stop: int) -> Array:  # -> [stop - start, R]
-        """Rows of the shared table."""
+        """Rows of the table S."""
         return self.table(*pair(start, stop)) if self.trained is None else self.trained[start:stop]
 
     def table(self, e: Array, w: Array) -> Array:  # [n, D], [n, D] -> [n, R]
-        """The shared rows of some rows of the two matrices."""
+        """Rows of S from the same rows of E and W."""
         result: Array = (
             e.astype(np.float32, copy=False) @ self.from_embed + w.astype(np.float32, copy=False) @ self.from_head
         )
@@ -159,13 +159,13 @@ class Factors:
 
 
 def factors_of(moments: Moments, C: Array | None, rank: int, balance: float = 1.0) -> Factors:
-    """All in one: sums, metric (None: plain), rank, and balance relative to equal energy -> factors."""
+    """Factors from sums, metric (None: identity), rank, and balance relative to equal energy."""
     roots = (np.eye(moments.dim), np.eye(moments.dim)) if C is None else square_roots(C)
     return spectrum_of(moments, roots, balance * equal_energy(moments, roots[0])).factors(rank)
 
 
 def row_errors(rows: Rows, spectrum: Spectrum, rank: int, weights: Array) -> Array:  # -> [V]
-    """What each row contributes to the weighted error: its energy outside the table's R directions."""
+    """The contribution of each row to the weighted error: its energy in the discarded directions."""
     dim = len(spectrum.values) // 2
     discarded = spectrum.vectors[:, rank:].astype(np.float32)  # [2D, 2D - R]
     from_embed = spectrum.balance * discarded[:dim]

@@ -1,11 +1,11 @@
-"""`--heal`: a short distillation of the shared table and its two maps against the model as it was.
+"""Distil the table and its two maps from the original model.
 
-The closed form minimises a quadratic stand-in for the loss. Here the loss itself is minimised, KL(original || joined)
-over the calibration text, with torch. The trunk is run by the decoder and not differentiated: every round runs the text
-through the joined model once, to see the hidden states that its head really gets, then trains the head side on them
-against the original's predictions, while the lookup side is held to the original rows by the fit's own quadratic term.
+The closed form minimises a quadratic approximation of the loss. Distillation minimises KL(original || joint) on the
+calibration text with torch. The layers are run by the decoder and not differentiated: each round runs the text
+through the joint model once to get its hidden states, then trains the head side on them against the predictions of
+the original; the fit's quadratic term keeps the embedding side near the original rows.
 
-Progress is kept beside the target (`TARGET.healing/`): a run that is stopped, or killed, goes on where it was.
+The state is saved beside the target (`TARGET.distill/`), so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from tiebeam.decode import Engine
 
 Array = NDArray[Any]
-RATE = 1e-3  # of the root mean square of each parameter, per step
+LEARNING_RATE = 1e-3  # times the root mean square of each parameter
 _BATCH = 512  # positions per step
-_PASSES = 2  # over the text, on the hidden states of one round
+_PASSES = 2  # over the text per round
 
 
 @dataclass(frozen=True)
-class Healed:
-    """The best that was found, judged by its KL from the original on held-out text; before and after there."""
+class Distilled:
+    """The best fit by KL on held-out text, and the measurements before and after."""
 
     fitted: Fit
     before: Measured
@@ -51,7 +51,7 @@ class Healed:
     minutes: float
 
 
-def heal(
+def distill(
     held_out: HeldOut,
     rows: Rows,
     calibration: Calibration,
@@ -59,8 +59,8 @@ def heal(
     minutes: float,
     keep_at: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Healed:
-    """Train for `minutes`, those of earlier runs kept at `keep_at` included."""
+) -> Distilled:
+    """Train for `minutes` in total, counting earlier runs whose state is at `keep_at`."""
     torch, decoder = _torch(), held_out.original
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
@@ -70,15 +70,15 @@ def heal(
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales
 
-    def joined() -> Engine:
+    def joint_model() -> Engine:
         return decoder.with_ends(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
 
     best = fitted
     if state.rounds:
-        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joined())))
+        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joint_model())))
     while state.minutes < minutes:
         begun = time.monotonic()
-        now = joined()
+        now = joint_model()
         student = [now.hidden(run) for run in calibration.runs]
         for _ in range(_PASSES):
             for run, h, g in zip(calibration.runs, teacher, student, strict=True):
@@ -87,12 +87,12 @@ def heal(
                     break
         state.rounds += 1
         state.minutes += (time.monotonic() - begun) / 60
-        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joined())))
+        best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joint_model())))
         if keep_at is not None:
             state.save(keep_at)
         progress(min(int(100 * state.minutes / minutes), 100), 100)
     progress(100, 100)
-    return Healed(best, fitted.after, best.after, state.rounds, state.minutes)
+    return Distilled(best, fitted.after, best.after, state.rounds, state.minutes)
 
 
 def _better(one: Fit, other: Fit) -> Fit:
@@ -100,7 +100,7 @@ def _better(one: Fit, other: Fit) -> Fit:
 
 
 class _State:
-    """The parameters, Adam's moments, and how far training is; saved and loaded as one safetensors file."""
+    """Parameters, Adam moments and elapsed time; saved as one safetensors file."""
 
     def __init__(self, torch: Any, rows: Rows, calibration: Calibration, fitted: Fit) -> None:
         self.torch = torch
@@ -112,7 +112,8 @@ class _State:
         start = {"table": table, "embed_map": factors.embed_map, "head_map": factors.head_map}
         self.parameters = {k: torch.nn.Parameter(torch.from_numpy(v.copy())) for k, v in start.items()}
         self.groups = [
-            {"params": [p], "lr": RATE * float(p.detach().square().mean().sqrt())} for p in self.parameters.values()
+            {"params": [p], "lr": LEARNING_RATE * float(p.detach().square().mean().sqrt())}
+            for p in self.parameters.values()
         ]
         self.optimizer = torch.optim.Adam(self.groups, betas=(0.9, 0.98))
         self.rounds, self.minutes = 0, 0.0
@@ -121,7 +122,7 @@ class _State:
     def step(
         self, ids: torch.Tensor, h: torch.Tensor, g: torch.Tensor, E: torch.Tensor, W: torch.Tensor, scales: Scales
     ) -> None:
-        """One run of text: [t] tokens, [t, D] hidden states of the original and of the joined model."""
+        """Train on one sequence: [t] tokens, [t, D] hidden states of the original (h) and of the joint model (g)."""
         torch = self.torch
         S, A, B = self.parameters.values()
         for at in range(0, len(ids), _BATCH):
@@ -155,7 +156,7 @@ class _State:
             save_file(tensors, temporary, metadata={"tiebeam": json.dumps(about)})
 
     def load(self, where: Path) -> None:
-        """Go on from `where`, if what is kept there began at the same fit: the same model, text and recipe."""
+        """Resume from `where` if its state began from the same fit: the same model, text and recipe."""
         from safetensors import safe_open
 
         path = where / "state.safetensors"
@@ -185,5 +186,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise MissingExtra("--heal", "train") from None
+        raise MissingExtra("distillation", "train") from None
     return torch

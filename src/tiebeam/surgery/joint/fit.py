@@ -1,8 +1,8 @@
-"""Choose the balance of the two ends on text that nothing was fitted to, pick the rows to keep exactly, measure.
+"""Fit the joint tie: choose row weights and embedding/head balance on held-out text, and the rows to store exactly.
 
-Candidates are judged by their KL from the original: less noisy than the loss itself, and never flattered by luck.
-The trunk runs between the tables that a candidate gives (`Decoder.with_ends`), so every number here is what the
-written model will do, but for the rounding of its table to the stored type.
+Candidates are compared by their KL from the original model, which is less noisy than the loss. Each is measured by
+running the model with the candidate's tables (`Decoder.with_ends`), so the numbers are those of the written model
+except for the rounding of its table to the stored dtype.
 """
 
 from __future__ import annotations
@@ -38,13 +38,19 @@ Array = NDArray[Any]
 POWERS = (0.5, 0.75, 1.0)
 BALANCES = (0.7, 1.0, 1.4)
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-_NEARLY = 1.02  # an evener weighting is taken when it is worse by no more than this: it serves other text better
+_NEARLY = 1.02  # prefer more even row weights if their KL is at most 2% worse: they generalise to other text
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to fit. `power` and `balance` None: chosen on held-out text. `balance` is relative to what the noise probe
-    says, or without `probe` to equal energy of both ends. `ridge` None: the head's rows are measured plainly."""
+    """Settings of a fit.
+
+    rank, exact_rows     columns of the table; number of rows stored exactly
+    power, balance       None: chosen on held-out text
+    probe                balance is relative to the measured sensitivity; False: relative to equal energy
+    ridge                regularisation of the metric C; None: do not use the metric
+    predicted, uniform   share of the model's predictions, and of a constant, in the row weights
+    """
 
     rank: int
     exact_rows: int = 0
@@ -58,7 +64,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted, and what the model did and does on held-out text."""
+    """The fitted factors, and the loss on held-out text before and after."""
 
     recipe: Recipe
     factors: Factors
@@ -67,17 +73,17 @@ class Fit:
     before: Measured
     after: Measured
     tried: tuple[tuple[float, float, float], ...]
-    """(power, balance, KL) of every candidate that was measured."""
+    """(power, balance, KL) of every candidate."""
 
     def predicted_loss(self, rank: int) -> float:
-        """The loss at another rank: the error energy scales what was measured at this one."""
+        """The loss at another rank, scaled from the measured one by the discarded energy."""
         here = 1 - self.spectrum.kept(self.recipe.rank)
         there = 1 - self.spectrum.kept(rank)
         lost = self.after.nats - self.before.nats
         return self.before.nats if here <= 0 else self.before.nats + lost * there / here
 
     def lines(self, vocab: int, dim: int) -> list[dict[str, Any]]:
-        """The spectrum as a table: for ranks around D, energy kept, parameters saved, predicted loss."""
+        """For ranks around D: energy kept, parameters saved, predicted loss."""
         return [
             {
                 "rank": (rank := round(share * dim)),
@@ -90,7 +96,7 @@ class Fit:
 
 
 def saved(vocab: int, dim: int, rank: int, exact_rows: int = 0) -> int:
-    """Parameters of two matrices less those of a table, two maps and the exact rows."""
+    """Parameters of two matrices minus those of the table, two maps and the exact rows."""
     return 2 * vocab * dim - vocab * rank - 2 * rank * dim - 2 * exact_rows * dim
 
 
@@ -101,8 +107,7 @@ def fit(
     recipe: Recipe,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fit:
-    """Fit `recipe` to the pair behind `rows`, [V, D] each as `calibration` has them: first the power of the row
-    weights, then the balance."""
+    """Fit `recipe` to the matrices [V, D] that `rows` reads: choose the power of the row weights, then the balance."""
     D = len(calibration.C)
     roots = (np.eye(D), np.eye(D)) if recipe.ridge is None else square_roots(calibration.metric(recipe.ridge))
     importance = calibration.weights(recipe.predicted, recipe.uniform)
@@ -123,17 +128,17 @@ def fit(
         chosen = replace(recipe, power=power, balance=balance)
         return _fit(held_out, rows, sums[power], roots, chosen, balance * unit, importance)
 
-    def look(power: float, balance: float) -> None:
+    def measure(power: float, balance: float) -> None:
         found.append(candidate(power, balance))
         progress(len(found), len(powers) + len(others))
 
     for power in powers:
-        look(power, 1.0 if recipe.balance is None else recipe.balance)
+        measure(power, 1.0 if recipe.balance is None else recipe.balance)
     best = min(fitted.after.kl for fitted in found)
     even = next(fitted for fitted in found if fitted.after.kl <= _NEARLY * max(best, 0.0) + 1e-6)
     for balance in others:
         assert even.recipe.power is not None
-        look(even.recipe.power, balance)
+        measure(even.recipe.power, balance)
     chosen = min([even, *found[len(powers) :]], key=lambda fitted: fitted.after.kl)
     tried = tuple((f.recipe.power or 1.0, f.recipe.balance or 1.0, f.after.kl) for f in found)
     return replace(chosen, tried=tried)
@@ -155,20 +160,20 @@ def _fit(
         exact = np.sort(np.argsort(errors)[::-1][: recipe.exact_rows]).astype(np.int64)
         spectrum = spectrum_of(without_rows(moments, rows, exact), roots, balance)
     factors = spectrum.factors(recipe.rank)
-    joined = held_out.original.with_ends(*tables_of(rows, len(moments.weights), factors, exact))
-    return Fit(recipe, factors, spectrum, exact, held_out.before, held_out.measure(joined), ())
+    joint_model = held_out.original.with_ends(*tables_of(rows, len(moments.weights), factors, exact))
+    return Fit(recipe, factors, spectrum, exact, held_out.before, held_out.measure(joint_model), ())
 
 
 def tables_of(rows: Rows, vocab: int, factors: Factors, exact: Array) -> tuple[Table, Table]:
-    """The two ends that the factors make, for the decoder."""
+    """The embedding and head that the factors give, for the decoder."""
     from tiebeam.decode import Table
 
-    shared = np.empty((vocab, factors.rank), np.float32)
+    table = np.empty((vocab, factors.rank), np.float32)
     for start, stop in row_blocks(vocab, len(factors.from_embed)):
-        shared[start:stop] = factors.rows(rows, start, stop)
+        table[start:stop] = factors.rows(rows, start, stop)
     kept: tuple[Array | None, Array | None] = (None, None)
     if len(exact):
         pairs = [rows(int(i), int(i) + 1) for i in exact]
         kept = np.concatenate([e for e, _ in pairs]), np.concatenate([w for _, w in pairs])
     ids = exact if len(exact) else None
-    return Table(shared, factors.embed_map, ids, kept[0]), Table(shared, factors.head_map, ids, kept[1])
+    return Table(table, factors.embed_map, ids, kept[0]), Table(table, factors.head_map, ids, kept[1])
