@@ -118,7 +118,7 @@ def test_a_vocabulary_larger_than_the_tokenizers_is_one_note(run, wordless, tmp_
         (["hi", "--top-k", "5"], 2, "top-k and top-p need a temperature above 0"),
         (["hi", "--temperature", "-2"], 2, "the temperature must be 0 (greedy) or above; it is -2.0"),
         (["hi", "--logits", "/nowhere/x.npy"], 2, "/nowhere/x.npy cannot be written: No such file or directory"),
-        (["hi", "--head", "nonsense"], 2, "'nonsense' is not in this checkpoint"),
+        (["hi", "--head", "nonsense"], 2, "is not in this checkpoint"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
