@@ -33,6 +33,7 @@ CAUSAL = [
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_neo",
     "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "stablelm", "starcoder2", "olmo", "olmo2", "cohere",
     "granite", "mamba", "codegen", "xglm", "biogpt", "smollm3", "glm4", "helium", "nemotron", "persimmon",
+    "cohere2", "qwen3_moe", "mixtral",
 ]  # fmt: skip
 MASKED = ["bert", "roberta", "albert", "distilbert", "electra", "modernbert"]
 SEQ2SEQ = ["t5", "bart", "pegasus", "m2m_100"]

@@ -88,7 +88,7 @@ def text_level(
 ) -> tuple[Mapping[str, Any], Architecture | None]:
     """The config of the language model inside `config`, and its architecture where the table has one.
 
-    Multimodal configs were once flat: without the nested config, the top level speaks for the text.
+    Multimodal configs were once flat: without the nested config, the top level is the text config.
     """
     while architecture is not None and architecture.text is not None:
         inner = config.get(architecture.text)

@@ -27,6 +27,7 @@ _EXPRESSION = re.compile(
 def scales(config: Mapping[str, Any], architecture: Architecture) -> Scales:
     """The factors that `config` gives a model of `architecture`.
 
+    >>> from tiebeam.families import lookup
     >>> scales({"hidden_size": 2304}, lookup("gemma2"))
     Scales(input=48.0, logits=1.0, softcap=30.0)
     """
