@@ -127,10 +127,10 @@ def test_links_of_a_cache_may_reach_its_blobs_but_nothing_beside_them(tmp_path: 
         LocalFiles(snapshot).read("bad", 0, 4)
 
 
-@pytest.mark.parametrize(("link", "words"), [("loop", "to itself"), ("gone", "does not exist")])
-def test_broken_link_is_refused(model: Path, link: str, words: str) -> None:
+@pytest.mark.parametrize(("link", "message"), [("loop", "to itself"), ("gone", "does not exist")])
+def test_broken_link_is_refused(model: Path, link: str, message: str) -> None:
     (model / "x").symlink_to("x" if link == "loop" else "gone")
-    with pytest.raises(UnreadableInput, match=words):
+    with pytest.raises(UnreadableInput, match=message):
         LocalFiles(model).size("x")
 
 

@@ -112,7 +112,7 @@ def test_empty_directory(tmp_path: Path) -> None:
 
 def test_directory_of_text(tmp_path: Path) -> None:
     for name in ("a.txt", "b.md", "c.py", "d.json"):
-        (tmp_path / name).write_text("words")
+        (tmp_path / name).write_text("message")
     assert "holds a.txt, b.md, c.py …; expected" in refusal(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_configuration_is_not_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("m.gguf", b"GGUX" + bytes(40), "it starts with b'GGUX', not b'GGUF'"),
         ("m.npz", b"not a zip archive", "not a zip archive"),
@@ -143,9 +143,9 @@ def test_configuration_is_not_a_model(tmp_path: Path) -> None:
         ("m.txt", b"x", "is neither"),
     ],
 )
-def test_wrong_magic(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_wrong_magic(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    assert words in refusal(tmp_path / name)
+    assert message in refusal(tmp_path / name)
 
 
 @pytest.mark.timeout(20)
@@ -242,7 +242,7 @@ def test_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     assert "stores 'a' twice, in one.safetensors and in two.safetensors" in refusal(tmp_path)
 
 
-def test_shards_of_two_models_are_told_apart(tmp_path: Path) -> None:
+def test_shards_of_two_models_are_distinguished(tmp_path: Path) -> None:
     for stem in ("small", "large"):
         save_file({"a": table(0)}, tmp_path / f"{stem}-00001-of-00001.safetensors")
     assert "holds 2 models" in refusal(tmp_path)
@@ -253,7 +253,7 @@ def test_shards_of_two_models_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (b"", "config.json is not valid JSON"),
         (b"{", "config.json is not valid JSON"),
@@ -268,10 +268,10 @@ def test_shards_of_two_models_are_told_apart(tmp_path: Path) -> None:
         (b'{"a": ' + b"1" * 5000 + b"}", "digits"),
     ],
 )
-def test_configuration_that_cannot_be_read(tmp_path: Path, text: bytes, words: str) -> None:
+def test_configuration_that_cannot_be_read(tmp_path: Path, text: bytes, message: str) -> None:
     write_model(tmp_path, {"a": table(0)}, None)
     (tmp_path / "config.json").write_bytes(text)
-    assert words in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ def _nowhere(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_grow, "more than its files hold"),
         (_hole, "8 of its 320 numbers are missing"),
@@ -375,9 +375,9 @@ def _nowhere(metadata: Metadata) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_inconsistent_metadata_is_refused(tmp_path: Path, change: Any, said: str) -> None:
+def test_inconsistent_metadata_is_refused(tmp_path: Path, change: Any, message: str) -> None:
     where = edit(save(tmp_path / "x", two()), change)
-    with pytest.raises(UnreadableInput, match=re.escape(said)) as caught:
+    with pytest.raises(UnreadableInput, match=re.escape(message)) as caught:
         open_checkpoint(where).tensor(EMBED)
     assert one_sentence(caught.value)
 
@@ -444,7 +444,7 @@ def test_optimizer_tensors_in_shards_are_noted_and_not_counted(tmp_path: Path, l
 
 
 @pytest.mark.parametrize(
-    ("offsets", "said"),
+    ("offsets", "message"),
     [
         ("{", "has no offsets"),
         ("[]", "has no offsets"),
@@ -455,9 +455,9 @@ def test_optimizer_tensors_in_shards_are_noted_and_not_counted(tmp_path: Path, l
         ({"w": {"saved_offsets": [1, 0]}}, "overlap"),
     ],
 )
-def test_shards_that_do_not_fit_are_refused(tmp_path: Path, offsets: object, said: str) -> None:
+def test_shards_that_do_not_fit_are_refused(tmp_path: Path, offsets: object, message: str) -> None:
     shard(tmp_path, 1, {"w": {"saved_offsets": [0, 0]}}, w=table(0)[:4])
     shard(tmp_path, 2, offsets, w=table(1)[:4])
-    with pytest.raises(TiebeamError, match=said) as caught:
+    with pytest.raises(TiebeamError, match=message) as caught:
         open_checkpoint(tmp_path)
     assert one_sentence(caught.value)

@@ -127,12 +127,12 @@ def test_without_a_latest_file_the_only_step_is_opened(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("global_step9", "holds no checkpoint"), ("../elsewhere", "outside the model's directory"), ("", "does not name")],
 )
-def test_latest_file_with_a_wrong_folder_is_refused(copy: Path, text: str, said: str) -> None:
+def test_latest_file_with_a_wrong_folder_is_refused(copy: Path, text: str, message: str) -> None:
     (copy / "latest").write_text(text)
-    assert said in refusal(copy)
+    assert message in refusal(copy)
 
 
 def test_consolidated_model_beside_the_states_is_the_model(copy: Path, written: Path) -> None:
@@ -161,7 +161,7 @@ def _more_numbers(where: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda where: (step(where) / OPTIM_1).unlink(), "belongs to a run of 2 ranks, and the states of 1"),
         (lambda where: (step(where) / OPTIM_0).unlink(), "optimizer states of 2 ranks are needed and 1 are there"),
@@ -171,12 +171,12 @@ def _more_numbers(where: Path) -> None:
         (_more_numbers, "this layout is not known"),
     ],
 )
-def test_unclear_layout_is_reported_as_unreadable(copy: Path, change: Any, said: str) -> None:
+def test_unclear_layout_is_reported_as_unreadable(copy: Path, change: Any, message: str) -> None:
     change(copy)
     message = refusal(copy)
     assert f"{EMBED} [41, 8] and {HEAD} [41, 8]" in message
     assert "whether they are equal is not known" in message
-    assert said in message
+    assert message in message
     checkpoint = open_checkpoint(copy)
     assert any("numbers not read" in note for note in checkpoint.notes)
     assert checkpoint.tensors[EMBED].shape == (41, 8)

@@ -334,16 +334,16 @@ def test_part_under_another_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
+    ("claims", "message"),
     [
         ({"of": 4}, "says that it is part 0 of 4, counted from 0"),
         ({"no": 2}, "says that it is part 2 of 3, counted from 0"),
         ({"tensors": 5}, "should have 5 tensors but holds 3"),
     ],
 )
-def test_parts_that_disagree_are_refused(tmp_path: Path, claims: dict[str, int], words: str) -> None:
+def test_parts_that_disagree_are_refused(tmp_path: Path, claims: dict[str, int], message: str) -> None:
     split(tmp_path, **claims)
-    assert words in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 def test_split_metadata_of_another_type_is_refused(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_split_metadata_of_another_type_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_several_models_in_one_directory_are_told_apart(tmp_path: Path) -> None:
+def test_several_models_in_one_directory_are_distinguished(tmp_path: Path) -> None:
     write(tmp_path / "m.Q4.gguf")
     write(tmp_path / "m.Q8.gguf")
     assert f"holds 2 models (m.Q4.gguf, m.Q8.gguf); name one, as {tmp_path}/m.Q4.gguf" in refusal(tmp_path)
@@ -423,11 +423,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_inconsistent_header_is_refused_with_bounded_memory(tmp_path: Path, case: str) -> None:
-    claims, words = REFUSED[case]
+    claims, message = REFUSED[case]
     path = by_hand(tmp_path / "m.gguf", **claims)
     tracemalloc.start()
     try:
-        assert words in refusal(path)
+        assert message in refusal(path)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()

@@ -1,3 +1,5 @@
+"""npz files are read as NumPy reads them, without unpickling; damaged ones are refused."""
+
 from __future__ import annotations
 
 import io
@@ -114,7 +116,7 @@ def test_arrays_without_numbers_are_skipped_and_objects_never_unpickled(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.array([None]), "holds Python objects"),
         (np.array(["text"]), "holds <U4, which is not a supported number type"),
@@ -125,9 +127,9 @@ def test_arrays_without_numbers_are_skipped_and_objects_never_unpickled(tmp_path
         (np.zeros(2, ">f4"), "big-endian; save it as little-endian"),
     ],
 )
-def test_file_without_numeric_arrays_says_why(tmp_path: Path, array: Any, said: str) -> None:
+def test_file_without_numeric_arrays_says_why(tmp_path: Path, array: Any, message: str) -> None:
     np.savez(tmp_path / "x.npz", a=array)
-    with pytest.raises(UnreadableInput, match=said):
+    with pytest.raises(UnreadableInput, match=message):
         open_checkpoint(tmp_path / "x.npz")
 
 
@@ -169,7 +171,7 @@ def test_member_with_a_broken_header_is_named(tmp_path: Path, member: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         ("(3,)", "takes 12 bytes; it has 8"),
         ("(1,)", "takes 4 bytes; it has 8"),
@@ -180,9 +182,9 @@ def test_member_with_a_broken_header_is_named(tmp_path: Path, member: bytes) -> 
         (f"({'1, ' * 40})", "no array can have"),
     ],
 )
-def test_shape_that_does_not_match_the_bytes_is_refused(tmp_path: Path, shape: str, said: str) -> None:
+def test_shape_that_does_not_match_the_bytes_is_refused(tmp_path: Path, shape: str, message: str) -> None:
     raw = header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}") + bytes(8)
-    with pytest.raises(UnreadableInput, match=said):
+    with pytest.raises(UnreadableInput, match=message):
         open_checkpoint(archive(tmp_path / "x.npz", a=raw))
 
 

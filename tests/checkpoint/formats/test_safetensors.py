@@ -295,9 +295,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_inconsistent_header_is_refused(tmp_path: Path, case: str) -> None:
-    header, data, words = REFUSED[case]
+    header, data, message = REFUSED[case]
     path = write(tmp_path / "m.safetensors", header, bytes(data))
-    assert words in refusal(path)
+    assert message in refusal(path)
     # The real library does not look for a key given twice; a size that NumPy cannot hold does not trouble it.
     if "twice" not in case and case not in ("nothing", "huge dimension"):
         assert not rust_reads(path)

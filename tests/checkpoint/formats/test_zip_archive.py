@@ -1,3 +1,5 @@
+"""Zip archives are read by byte range, and inconsistent ones are refused."""
+
 from __future__ import annotations
 
 import io

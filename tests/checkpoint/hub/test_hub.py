@@ -348,8 +348,8 @@ def test_missing_revision(hub: Hub, tiny: Path) -> None:
     assert refusal("org/tiny@v9").startswith("org/tiny has no revision 'v9'")
 
 
-@pytest.mark.parametrize(("token", "words"), [("", "no token is set"), ("hf_x", "has not been granted access")])
-def test_gated_repository(hub: Hub, tiny: Path, token: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("token", "message"), [("", "no token is set"), ("hf_x", "has not been granted access")])
+def test_gated_repository(hub: Hub, tiny: Path, token: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def gate(handler) -> bool:  # the real Hub lists a gated repository, but resolves none of its files
         if "/resolve/" not in handler.path:
             return False
@@ -361,7 +361,7 @@ def test_gated_repository(hub: Hub, tiny: Path, token: str, words: str, monkeypa
         monkeypatch.setenv("HF_TOKEN", token)
     sentence = refusal("org/tiny")
     assert "org/tiny is gated" in sentence
-    assert words in sentence
+    assert message in sentence
     assert f"{hub.url}/org/tiny" in sentence
 
 
@@ -370,7 +370,7 @@ def always(hub: Hub, status: int, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "words"),
+    ("status", "headers", "message"),
     [
         (401, {"X-Error-Message": "Invalid credentials in Authorization header"}, "does not accept the token"),
         (403, {}, "does not let this token or this network read org/tiny (403)"),
@@ -382,10 +382,10 @@ def always(hub: Hub, status: int, headers: dict[str, str]) -> None:
     ],
 )
 def test_refusal_of_the_server_is_explained(
-    hub: Hub, tiny: Path, status: int, headers: dict[str, str], words: str
+    hub: Hub, tiny: Path, status: int, headers: dict[str, str], message: str
 ) -> None:
     always(hub, status, headers)
-    assert words in refusal("org/tiny")
+    assert message in refusal("org/tiny")
     assert len(hub.front.seen) == (3 if status in (429, 500, 503) else 1)
 
 
@@ -516,7 +516,7 @@ def test_endless_redirects_are_refused(hub: Hub, tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "words"),
+    ("location", "message"),
     [
         ("file:///etc/passwd", "redirects to"),
         ("ftp://host/x", "redirects to"),
@@ -525,9 +525,9 @@ def test_endless_redirects_are_refused(hub: Hub, tiny: Path) -> None:
         ("http://127.0.0.1:1/\x7f", "127.0.0.1"),
     ],
 )
-def test_redirect_to_a_non_http_address_is_refused(hub: Hub, tiny: Path, location: str, words: str) -> None:
+def test_redirect_to_a_non_http_address_is_refused(hub: Hub, tiny: Path, location: str, message: str) -> None:
     hub.storage.rule = lambda handler: handler.reply(302, {"Location": location}) or True
-    assert words in refusal("org/tiny")
+    assert message in refusal("org/tiny")
 
 
 def test_index_cannot_name_a_file_outside_the_repository(hub: Hub) -> None:

@@ -1,3 +1,5 @@
+"""PyTorch files of both layouts are read as torch reads them, and hostile or damaged ones are refused."""
+
 from __future__ import annotations
 
 import argparse
@@ -21,12 +23,11 @@ from hypothesis import strategies as st
 from helpers.mangling import mangled, survives
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
-from tiebeam.checkpoint.formats.torch import reader as reader
-from tiebeam.checkpoint.formats.torch import state_dict
+from tiebeam.checkpoint.formats.torch import reader, state_dict
 from tiebeam.errors import UnreadableInput
 
 SRC = Path(reader.__file__).parents[4]
-SPELLED = {
+DTYPE_NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
     torch.float8_e5m2fnuz: "F8_E5M2FNUZ", torch.float8_e8m0fnu: "F8_E8M0",
@@ -60,7 +61,7 @@ def saved(path: Path, value: Any, zipped: bool = True) -> Checkpoint:
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
     """The expected array: the same type if NumPy has it, float32 otherwise."""
-    spelled = SPELLED[tensor.dtype]
+    spelled = DTYPE_NAMES[tensor.dtype]
     return (tensor.float() if spelled == "BF16" or spelled.startswith("F8") else tensor.detach()).numpy()
 
 
@@ -68,7 +69,7 @@ def assert_reads_as_torch(checkpoint: Checkpoint, state: dict[str, torch.Tensor]
     assert list(checkpoint.tensors) == list(state)
     for name, tensor in state.items():
         info = checkpoint.tensors[name]
-        assert (info.shape, info.dtype) == (tuple(tensor.shape), SPELLED[tensor.dtype])
+        assert (info.shape, info.dtype) == (tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
         np.testing.assert_array_equal(checkpoint.tensor(name), numbers(tensor), strict=True)
 
 
@@ -82,7 +83,7 @@ def repacked(path: Path, method: int = zipfile.ZIP_STORED, **replaced: bytes) ->
 
 
 @FORMATS
-@pytest.mark.parametrize("dtype", SPELLED, ids=SPELLED.values())
+@pytest.mark.parametrize("dtype", DTYPE_NAMES, ids=DTYPE_NAMES.values())
 def test_every_element_type_equals_torch(tmp_path: Path, dtype: torch.dtype, zipped: bool) -> None:
     raw = torch.arange(2 * 16 * 16, dtype=torch.int64).to(torch.uint8)
     tensor = (raw % 2).bool() if dtype is torch.bool else raw.view(dtype).clone()
@@ -385,14 +386,14 @@ def test_plain_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 
 def test_other_file_types_are_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
-    for raw, said in (
+    for raw, message in (
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
         (b"\0" * 257 + b"ustar" + b"\0" * 300, "save it again"),
         (b"<!doctype html><html>", "not a PyTorch file"),
         (b"", "not a PyTorch file"),
     ):
         path.write_bytes(raw)
-        with pytest.raises(UnreadableInput, match=said):
+        with pytest.raises(UnreadableInput, match=message):
             open_checkpoint(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("some/other.txt", "text")
@@ -436,7 +437,7 @@ def pickled(numel: object = 6, offset: object = 0, shape: object = (2, 3), strid
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"),
+    ("claims", "message"),
     [
         ({"numel": 7}, "should have 28 bytes; the file holds 24"),
         (
@@ -461,13 +462,13 @@ def pickled(numel: object = 6, offset: object = 0, shape: object = (2, 3), strid
         ({"shape": (1,) * 70, "strides": (1,) * 70}, "that no tensor can have"),
     ],
 )
-def test_tensor_that_does_not_fit_its_storage_is_refused(tmp_path: Path, claims: dict[str, Any], said: str) -> None:
+def test_tensor_that_does_not_fit_its_storage_is_refused(tmp_path: Path, claims: dict[str, Any], message: str) -> None:
     path = tmp_path / "x.pt"
     torch.save({"w": torch.ones(2, 3)}, path)
     path.write_bytes(repacked(path, data_pkl=pickled()))
     assert_reads_as_torch(open_checkpoint(path), {"w": torch.ones(2, 3)})
     path.write_bytes(repacked(path, data_pkl=pickled(**claims)))
-    with pytest.raises(UnreadableInput, match=said):
+    with pytest.raises(UnreadableInput, match=message):
         open_checkpoint(path)
 
 
