@@ -1,7 +1,7 @@
 """A torch nn.Module as a table of tensors, so that `inspect` treats it like an opened checkpoint.
 
 A parameter's byte range is its storage in memory: two names for one Parameter, and two Parameters over one storage,
-have one range, as in a PyTorch file. Parameters without memory of their own (meta device, DTensor) are told apart by
+have one range, as in a PyTorch file. Parameters without memory of their own (meta device, DTensor) are distinguished by
 identity.
 """
 
