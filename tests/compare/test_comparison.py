@@ -163,7 +163,7 @@ def test_a_run_apart_stops_between_two_steps_when_told(corpus, tiny, tmp_path):
 
 
 def test_errors_of_a_run_apart_are_the_run_s_own(corpus, tiny, tmp_path):
-    with pytest.raises(BadRequest, match="do not fit in a text"):
+    with pytest.raises(BadRequest, match="context=1000000 needs"):
         compare(tiny(context=1_000_000, batch_tokens=1_000_000), corpus, tmp_path / "R", apart=True)
 
 
