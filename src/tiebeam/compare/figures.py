@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,8 @@ def _training(figure: Any, document: dict[str, Any]) -> bool | None:
     if all(len(run["curve"]) < 2 for run in document["runs"]):
         return False
     for run, colour, label in _runs_with_labels(document):
-        x = np.array([p["seconds"] if by_time else p["step"] for p in run["curve"]])
-        y = np.array([p["loss"] for p in run["curve"]])
-        width = max(1, len(y) // 40)
-        smooth = np.convolve(y, np.ones(width) / width, "valid")
-        axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
-        axes.plot(x[width - 1 :], smooth, color=colour, label=label)
+        x = [p["seconds"] if by_time else p["step"] for p in run["curve"]]
+        _plot_smoothed(axes, x, [p["loss"] for p in run["curve"]], colour, label)
     axes.set_xlabel("training time, s" if by_time else "steps")
     axes.set_ylabel("training loss, nats per token")
     axes.legend()
@@ -141,11 +138,8 @@ def _gradient(figure: Any, document: dict[str, Any]) -> bool | None:
         return False
     for run, colour, label in _runs_with_labels(document):
         if run["gradient"]:
-            x = np.array([100 * p["done"] for p in run["gradient"]])
-            y = np.array([100 * p["head_share"] for p in run["gradient"]])
-            width = max(1, len(y) // 40)
-            axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
-            axes.plot(x[width - 1 :], np.convolve(y, np.ones(width) / width, "valid"), color=colour, label=label)
+            x = [100 * p["done"] for p in run["gradient"]]
+            _plot_smoothed(axes, x, [100 * p["head_share"] for p in run["gradient"]], colour, label)
     axes.axhline(50, color=RULE, linewidth=1)
     axes.set_ylim(0, 100)
     axes.set_xlabel("training progress, %")
@@ -154,18 +148,28 @@ def _gradient(figure: Any, document: dict[str, Any]) -> bool | None:
     return None
 
 
+def _matrices_of_first_seed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
+    """(run, "embed" or "head", line style); a tied run has one matrix."""
+    for run in document["runs"]:
+        if run["seed"] == document["seeds"][0]:
+            title, colour = _colours(document)[run["variant"]]
+            for matrix, line in (("embed", "-"),) if run["tied_at_end"] else (("embed", "-"), ("head", "--")):
+                label = title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"
+                yield run, matrix, {"linestyle": line, "color": colour, "label": label}
+
+
+def _plot_smoothed(axes: Any, x: list[float], y: list[float], colour: str, label: str | None) -> None:
+    """Plot the values faintly and their running mean in bold."""
+    width = max(1, len(y) // 40)
+    axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
+    axes.plot(x[width - 1 :], np.convolve(y, np.ones(width) / width, "valid"), color=colour, label=label)
+
+
 def _spectrum(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
-    first = document["seeds"][0]
-    for run, colour, _ in _runs_with_labels(document):
-        if run["seed"] != first:
-            continue
-        title = _colours(document)[run["variant"]][0]
-        matrices = (("embed", "-"), ("head", "--")) if not run["tied_at_end"] else (("embed", "-"),)
-        for matrix, line in matrices:
-            kept = 100 * np.cumsum(run["spectrum"][matrix])
-            label = title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"
-            axes.plot(np.arange(1, len(kept) + 1), kept, line, color=colour, label=label)
+    for run, matrix, style in _matrices_of_first_seed(document):
+        cumulative = 100 * np.cumsum(run["spectrum"][matrix])
+        axes.plot(np.arange(1, len(cumulative) + 1), cumulative, **style)
     axes.set_xlabel("rank")
     axes.set_ylabel("cumulative squared singular values, %")
     axes.set_ylim(0, 102)
@@ -198,18 +202,9 @@ def _bands(figure: Any, document: dict[str, Any]) -> bool | None:
 
 def _norms(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
-    first = document["seeds"][0]
-    for run, colour, _ in _runs_with_labels(document):
-        if run["seed"] != first:
-            continue
-        title = _colours(document)[run["variant"]][0]
-        matrices = (("embed", "-"), ("head", "--")) if not run["tied_at_end"] else (("embed", "-"),)
-        for matrix, line in matrices:
-            rows = run["norms"]["rows"]
-            label = title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"
-            axes.plot(
-                [r["count"] for r in rows], [r[matrix] for r in rows], line, color=colour, label=label, marker="."
-            )
+    for run, matrix, style in _matrices_of_first_seed(document):
+        rows = run["norms"]["rows"]
+        axes.plot([r["count"] for r in rows], [r[matrix] for r in rows], marker=".", **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("count in training text")

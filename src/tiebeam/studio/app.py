@@ -26,6 +26,7 @@ from tiebeam.studio.model_list import METRICS, Forbidden, ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
 from tiebeam.studio.request_guard import BodyTooLarge, RequestGuard
+from tiebeam.studio.request_parsing import generation_request, json_body, token_query
 
 _MAX_STREAMS, _MAX_FOLLOWED = 16, 200
 _POLL_SECONDS = 0.5
@@ -128,7 +129,7 @@ class _Studio:
         return JSONResponse({"models": [source.to_dict() for source in found]})
 
     async def find(self, request: Request) -> Response:
-        path = (await _body(request)).get("path")
+        path = (await json_body(request)).get("path")
         if not isinstance(path, str):
             raise BadRequest('the body must be {"path": "..."}')
         return JSONResponse((await run_in_threadpool(self.listed.find, path)).to_dict())
@@ -148,11 +149,11 @@ class _Studio:
         return await self._from_model(request, lambda model: {"tensors": model.tensors()})
 
     async def direct(self, request: Request) -> Response:
-        text, ids, k = _tokens(request)
+        text, ids, k = token_query(request)
         return await self._from_model(request, lambda model: model.direct(text, ids, k))
 
     async def neighbours(self, request: Request) -> Response:
-        text, ids, k = _tokens(request)
+        text, ids, k = token_query(request)
         return await self._from_model(request, lambda model: model.neighbours(text, ids, k))
 
     async def spectrum(self, request: Request) -> Response:
@@ -218,11 +219,11 @@ class _Studio:
         """Server-sent events, one per token; invalid settings are an error before the stream starts."""
         from tiebeam.studio import generation
 
-        body = await _body(request)
+        body = await json_body(request)
         id = body.pop("model", None)
         if not isinstance(id, str):
             raise BadRequest("model is required: an id from /api/models")
-        settings = _generation_request(body)
+        settings = generation_request(body)
         tokens = await run_in_threadpool(lambda: generation.generate(self._open(id), settings))
         self._check_stream_limit()
 
@@ -255,51 +256,3 @@ async def _on_threads(tokens: Iterator[dict[str, Any]]) -> AsyncIterator[dict[st
 
 def _event(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise BadRequest("the body must be JSON, sent as application/json")
-    try:
-        document = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise BadRequest("the body is not JSON") from None
-    if not isinstance(document, dict):
-        raise BadRequest("the body must be a JSON object")
-    return document
-
-
-def _tokens(request: Request) -> tuple[str | None, list[int] | None, int]:
-    """Parse text or ids, and k, from the query."""
-    query = request.query_params
-    text, listed, k = query.get("text"), query.get("ids"), query.get("k", "8")
-    if not k.isdecimal() or not 1 <= int(k[:4]) <= 50 or len(k) > 2:
-        raise BadRequest(f"k is {k[:20]!r}; use a number from 1 to 50")
-    if listed is None:
-        return text, None, int(k)
-    parts = [part for part in listed.replace(",", " ").split() if part]
-    wrong = next((part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)), None)
-    if wrong is not None:
-        raise BadRequest(f"ids has {wrong[:20]!r}; token ids are whole numbers such as 1,2,3")
-    return None, [int(part) for part in parts], int(k)
-
-
-def _generation_request(body: dict[str, Any]) -> Any:
-    from tiebeam.studio.generation import GenerationRequest
-
-    kinds: dict[str, tuple[type, ...]] = {
-        "prompt": (str,), "new": (int,), "temperature": (int, float), "top_k": (int, type(None)),
-        "top_p": (int, float, type(None)), "seed": (int, type(None)), "top": (int,),
-    }  # fmt: skip
-    for name, value in body.items():
-        if name not in kinds:
-            raise BadRequest(f"{name[:40]!r} is not a setting; the settings are {', '.join(kinds)}")
-        if not isinstance(value, kinds[name]) or isinstance(value, bool):
-            raise BadRequest(f"{name} is {json.dumps(value)[:40]}, which has the wrong type")
-    if not isinstance(body.get("prompt"), str):
-        raise BadRequest("prompt is required")
-    settings = GenerationRequest(**body)
-    if not 1 <= settings.top <= 50:
-        raise BadRequest(f"top is {settings.top}; use a number from 1 to 50")
-    return settings
