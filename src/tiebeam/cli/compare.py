@@ -143,6 +143,6 @@ def _show(document: dict[str, Any], page: Path) -> None:
     forms = "   ".join(f"{fit['name']} {fit['bits']:.2f}" for fit in found["forms"].values())
     console.print(f"  direct path without layers, bits per token at width {found['dim']}: {forms}")
     console.print(render.styled("report: ", (str(page), "bold")))
-    more_seeds = f"{document['command']} --seeds 3"
+    more_seeds = f"{document['command'].replace(' --force', '')} --seeds 3"  # resumes: finished runs are kept
     following = f"tiebeam studio {shlex.quote(str(page.parent))}" if len(document["seeds"]) > 1 else more_seeds
     console.print(render.styled("next: ", (following, "bold")))

@@ -183,7 +183,7 @@ def _drift(document: dict[str, Any]) -> str:
                 title = next(v["title"] for v in document["variants"] if v["name"] == run["variant"])
                 rows.append(
                     [
-                        escape(f"{title}, {'tied matrix' if run['tied_at_end'] else MATRIX_NAMES[matrix]}"),
+                        escape(title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"),
                         f"{d['relative']:.1f}×",
                         f"{d['cosine']:.3f}",
                         f"{d['norm_before']:.2f} → {d['norm_after']:.2f}",
