@@ -1,4 +1,4 @@
-"""Counting the bigrams of a token stream, against numpy.unique on pairs and against reading the tokens.
+"""Speed of counting bigrams in a token stream, against numpy.unique on pairs and in tokens per second.
 
 python bench/bigrams.py [--quick] [--json]
 """
@@ -17,17 +17,17 @@ from _common import Row, interleaved, main, row
 
 from tiebeam.lens.bigram_counts import count_bigrams
 
-GOAL = 30e6  # tokens a second on one core
+GOAL = 30e6  # tokens per second on one core
 
 
 def text_like(tokens: int, vocab: int) -> np.ndarray:
-    """Tokens with the frequencies of text: a few are common, most are rare."""
+    """Tokens with Zipf frequencies, as in text."""
     ranks = np.random.default_rng(0).zipf(1.2, 4 * tokens)
     return (ranks[ranks <= vocab][:tokens] - 1).astype(np.uint16)
 
 
-def _processor_seconds(run: Callable[[], object]) -> float:
-    """Of one core: what others do on the machine meanwhile is not ours."""
+def _cpu_seconds(run: Callable[[], object]) -> float:
+    """CPU time of one call: unlike wall time it does not depend on the load of the machine."""
     start = time.process_time()
     run()
     return time.process_time() - start
@@ -45,8 +45,8 @@ def rows(quick: bool) -> list[Row]:
             return count_bigrams(tokens, vocab)
 
         best = interleaved({"ours": ours, "unique": unique}, rounds=2 if quick else 4)
-        speed = len(tokens) / min(_processor_seconds(ours) for _ in range(3))
-        found.append(row(f"speed of counting, V {vocab:,}", best["unique"] / best["ours"], "numpy.unique", ">= 1.2"))
+        speed = len(tokens) / min(_cpu_seconds(ours) for _ in range(3))
+        found.append(row(f"counting speed, V {vocab:,}", best["unique"] / best["ours"], "numpy.unique", ">= 1.2"))
         if vocab <= 4096:
             found.append(row(f"tokens per second, V {vocab:,}", speed / GOAL, "30 million on one core", ">= 1"))
     return found

@@ -1,4 +1,4 @@
-"""Building a corpus: all of it against the tokenizer's own work alone, and the second call against reading the text.
+"""Time of a corpus build against tokenizing alone, and of the second call against hashing the text.
 
 python bench/corpus.py [--quick] [--json]
 """
@@ -18,31 +18,32 @@ from pathlib import Path
 from _common import Row, interleaved, main, row
 
 from tiebeam.corpus import build_corpus
-from tiebeam.corpus.text_sources import list_sources, read_pieces
+from tiebeam.corpus.documents import read_documents
+from tiebeam.corpus.text_sources import list_sources
 
 
 def rows(quick: bool) -> list[Row]:
     limit = 3_000_000 if quick else None
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
-        asked = {"max_bytes": limit}
-        built = build_corpus([], place / "kept", **asked)
+        directory = Path(temporary)
+        options = {"max_bytes": limit}
+        built = build_corpus([], directory / "kept", **options)
         given = built.path / "tokenizer.json"
         files = list_sources([]).files[: built.manifest["examined"]]
         texts = []
-        for piece in itertools.chain.from_iterable(read_pieces(file) for file in files):
-            if piece.first:
-                texts.append(piece.text)
+        for chunk in itertools.chain.from_iterable(read_documents(file) for file in files):
+            if chunk.starts_document:
+                texts.append(chunk.text)
             else:
-                texts[-1] += piece.text
+                texts[-1] += chunk.text
         bare = built.tokenizer._tokenizer  # type: ignore[attr-defined]
 
         def build() -> None:
-            build_corpus([], place / "fresh", tokenizer=given, **asked)
-            shutil.rmtree(place / "fresh")
+            build_corpus([], directory / "fresh", tokenizer=given, **options)
+            shutil.rmtree(directory / "fresh")
 
         def encode() -> None:
-            """In batches of about a megabyte, where the library is at its best."""
+            """Batches of about a megabyte, the fastest size for the library."""
             batch, size = [], 0
             for text in texts:
                 batch.append(text)
@@ -58,11 +59,13 @@ def rows(quick: bool) -> list[Row]:
 
         rounds = 2 if quick else 4
         whole = interleaved({"build": build, "encode": encode}, rounds)
-        again = interleaved({"again": lambda: build_corpus([], place / "kept", **asked), "hash": read_and_hash}, rounds)
+        again = interleaved(
+            {"again": lambda: build_corpus([], directory / "kept", **options), "hash": read_and_hash}, rounds
+        )
     return [
         row("read, split, tokenise and write", whole["build"] / whole["encode"], "encode_batch_fast alone", "<= 1.25"),
         row("the second call", again["again"] / again["hash"], "hashing the sources", "<= 3"),
-        row("the second call", again["again"] / whole["build"], "the first", "<= 0.1"),
+        row("the second call", again["again"] / whole["build"], "the first call", "<= 0.1"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`tiebeam compare` as a person gives it: one directory with a report, the same command to go on."""
+"""`tiebeam compare`: one directory with a report; the same command resumes it."""
 
 import json
 
@@ -15,13 +15,15 @@ def cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("cache")
-def test_report_and_verdict(run, tmp_path):
+def test_prints_the_verdict_the_report_path_and_the_next_command(run, tmp_path):
     out = tmp_path / "R"
     code, shown, err = run("compare", *SMALL, "--out", out, "--quiet")
     assert code == 0, err
-    assert shown.startswith("On this text tied")
-    assert "one seed" in shown
-    assert str(out / "report.html") in shown.replace("\n", "")
+    verdict = json.loads((out / "report.json").read_text())["verdict"]["sentences"]
+    assert " ".join(shown.split()).startswith(" ".join(verdict))
+    *_, report, following = shown.splitlines()
+    assert report == f"report: {out / 'report.html'}"
+    assert following == "next: tiebeam compare --seeds 3"
     assert (out / "report.html").is_file()
     document = json.loads((out / "report.json").read_text())
     code, shown, _ = run("compare", *SMALL, "--out", out, "--json")
@@ -30,15 +32,16 @@ def test_report_and_verdict(run, tmp_path):
     assert again["runs"] == document["runs"]
     code, _, err = run("compare", *SMALL, "--layers", "2", "--out", out, "--quiet")
     assert code == 2
-    assert "another --out" in err
+    assert "layers" in err
+    assert "pass another" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "--minutes"), (("--dim", "15"), "divide")],
+    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "minutes"), (("--dim", "15"), "divide")],
 )
 @pytest.mark.usefixtures("cache")
-def test_wrong_usage(run, tmp_path, arguments, word):
+def test_invalid_options_exit_with_2(run, tmp_path, arguments, word):
     code, _, err = run("compare", *SMALL, *arguments, "--out", tmp_path / "R", "--quiet")
     assert code == 2
     assert word in err

@@ -1,4 +1,4 @@
-"""One small comparison, shared: two variants, a few steps, real text."""
+"""One small comparison for the whole session: two variants, a few steps, real text."""
 
 import pytest
 
@@ -31,6 +31,6 @@ def comparison(corpus, tmp_path_factory):
         out,
         bigram_dim=8,
         bigram_steps=10,
-        apart=False,
+        in_subprocess=False,
         command="tiebeam compare --steps 12",
     )

@@ -1,4 +1,4 @@
-"""Batches: deterministic, resumable by position, every window once before any comes again."""
+"""Batches: deterministic, resumable by step, every window once per epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiebeam.errors import BadRequest
 
 
 def stream_of(count: int, shard: int = 37) -> TokenStream:
-    """Tokens that say where they stand."""
+    """Tokens whose value is their position."""
     tokens = np.arange(count, dtype=np.uint16)
     return TokenStream([tokens[start : start + shard] for start in range(0, count, shard)], vocab=count)
 
@@ -51,25 +51,25 @@ def test_seeds_give_different_orders_and_the_same_seed_the_same() -> None:
 
 
 @given(st.integers(9, 400), st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
-def test_random_order_deals_every_window_once_in_each_pass(count: int, context: int, batch: int, seed: int) -> None:
+def test_random_order_visits_every_window_once_per_epoch(count: int, context: int, batch: int, seed: int) -> None:
     batches = Batches(stream_of(count), batch, context, seed)
     windows = max(1, (count - context) // context)
     starts = [int(row[0]) for x, _ in itertools.islice(batches, 3 * windows // batch + 1) for row in x]
     for first in range(0, 2 * windows, windows):
-        one_pass = starts[first : first + windows]
-        assert len(set(one_pass)) == windows
-        assert len({start % context for start in one_pass}) == 1
-        assert min(one_pass) >= 0
-        assert max(one_pass) + context < count
+        epoch = starts[first : first + windows]
+        assert len(set(epoch)) == windows
+        assert len({start % context for start in epoch}) == 1
+        assert min(epoch) >= 0
+        assert max(epoch) + context < count
 
 
-def test_passes_are_laid_out_anew() -> None:
+def test_epochs_have_different_offsets() -> None:
     batches = Batches(stream_of(1000), 1, 10, 0)
     phases = {int(next(batches)[0][0, 0]) % 10 for _ in range(99 * 20)}
     assert len(phases) > 5
 
 
-def test_stream_order_reads_straight_on_and_starts_over() -> None:
+def test_stream_order_is_sequential_and_starts_over() -> None:
     batches = Batches(stream_of(100), batch=2, context=15, order="stream")
     seen = np.concatenate([x.ravel() for x, _ in itertools.islice(batches, 10)])
     np.testing.assert_array_equal(seen, np.arange(300) % 100)
@@ -79,13 +79,13 @@ def test_stream_order_reads_straight_on_and_starts_over() -> None:
 
 
 @given(st.integers(1, 300), st.integers(0, 2**64 - 1))
-def test_the_permutation_is_one(count: int, key: int) -> None:
-    assert sorted(_permuted(place, count, key) for place in range(count)) == list(range(count))
+def test_the_permutation_is_a_bijection(count: int, key: int) -> None:
+    assert sorted(_permuted(index, count, key) for index in range(count)) == list(range(count))
 
 
 def test_the_permutation_spreads_evenly() -> None:
-    """Where the first tenth of the places goes, over many keys: every tenth gets its share."""
-    tenths = Counter(_permuted(place, 1000, key) // 100 for key in range(50) for place in range(100))
+    """The first tenth of the indices, over many keys: every tenth of the range gets about a tenth of them."""
+    tenths = Counter(_permuted(index, 1000, key) // 100 for key in range(50) for index in range(100))
     assert all(380 < tenths[tenth] < 620 for tenth in range(10))
 
 
@@ -97,13 +97,13 @@ def test_every_target_comes_exactly_once_in_order(count: int, context: int, batc
     assert all(x.shape[0] <= batch and x.shape[1] <= context and (y == x + 1).all() for x, y in pairs)
 
 
-def test_a_text_shorter_than_a_window_is_refused() -> None:
-    with pytest.raises(BadRequest, match="do not fit in a text of 8 tokens; ask for a shorter context"):
+def test_a_text_shorter_than_a_window_is_an_error() -> None:
+    with pytest.raises(BadRequest, match="context=8 needs 9 tokens and the text has 8; use a shorter context"):
         Batches(stream_of(8), 1, 8)
     assert next(Batches(stream_of(9), 1, 8))[0].tolist() == [list(range(8))]
 
 
-def test_a_state_of_other_batches_is_refused() -> None:
+def test_a_state_with_other_settings_is_an_error() -> None:
     saved = Batches(stream_of(100), 2, 8, seed=1).state()
-    with pytest.raises(BadRequest, match="saved with seed 1 and now have 2"):
+    with pytest.raises(BadRequest, match="saved state has seed=1 and this run has seed=2"):
         Batches(stream_of(100), 2, 8, seed=2).restore(saved)

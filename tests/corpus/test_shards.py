@@ -1,4 +1,4 @@
-"""Shards: parameter-golf's format bit for bit, read through maps, damage refused."""
+"""Shards: identical to parameter-golf's format, memory-mapped, damage is an error."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ def test_what_is_written_is_what_a_hand_written_reader_expects(tmp_path: Path, v
 
 
 @pytest.mark.parametrize("count", [0, 5, 10])
-def test_a_full_last_shard_leaves_no_empty_one_behind(tmp_path: Path, count: int) -> None:
+def test_a_full_last_shard_is_not_followed_by_an_empty_one(tmp_path: Path, count: int) -> None:
     writer = ShardWriter(tmp_path, "val", 100, shard_tokens=5)
     writer.append(np.arange(count))
     assert [len(open_shard(path)) for path in writer.close()] == ([5] * (count // 5) or [0])
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(0, 40), st.integers(0, 20))
-def test_a_writer_goes_on_from_its_mark_as_if_nothing_had_happened(tmp_path_factory, tokens, mark, lost) -> None:
+def test_a_resumed_writer_gives_the_same_shards(tmp_path_factory, tokens, saved, lost) -> None:
     directory = tmp_path_factory.mktemp("shards")
-    mark = min(mark, len(tokens))
+    saved = min(saved, len(tokens))
     first = ShardWriter(directory, "train", 10, shard_tokens=7)
-    first.append(np.array(tokens[:mark], int))
-    assert first.mark() == mark
-    first.append(np.full(lost, 3))  # written after the mark, and then the machine went down
+    first.append(np.array(tokens[:saved], int))
+    assert first.flush() == saved
+    first.append(np.full(lost, 3))  # written after the flush, then the machine crashed
     first._handle.flush()
-    assert ShardWriter.can_resume(directory, "train", 10, mark, shard_tokens=7)
-    second = ShardWriter(directory, "train", 10, mark, shard_tokens=7)
-    second.append(np.array(tokens[mark:], int))
+    assert ShardWriter.can_resume(directory, "train", 10, saved, shard_tokens=7)
+    second = ShardWriter(directory, "train", 10, saved, shard_tokens=7)
+    second.append(np.array(tokens[saved:], int))
     stream = TokenStream([open_shard(path) for path in second.close()], 10)
     assert stream.read(0, len(stream)).tolist() == tokens
 
 
-def test_a_mark_beyond_what_is_on_disk_cannot_be_resumed(tmp_path: Path) -> None:
+def test_a_checkpoint_beyond_the_data_on_disk_cannot_be_resumed(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path, "train", 10, shard_tokens=7)
     writer.append(np.zeros(9, int))
-    writer.mark()
+    writer.flush()
     assert not ShardWriter.can_resume(tmp_path, "train", 10, 10, shard_tokens=7)
     (tmp_path / "train_000000.bin").unlink()
     assert not ShardWriter.can_resume(tmp_path, "train", 10, 9, shard_tokens=7)
@@ -87,28 +87,28 @@ def test_a_mark_beyond_what_is_on_disk_cannot_be_resumed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda path: golf_shard(path, [1, 2], magic=7), "not a token shard: it begins with 7"),
+        (lambda path: golf_shard(path, [1, 2], magic=7), "not a token shard: its magic number is 7"),
         (lambda path: golf_shard(path, [1, 2], version=3), "version 3"),
-        (lambda path: golf_shard(path, [1, 2], count=3), "says it holds 3 tokens, 1,030 bytes, but has 1,028"),
-        (lambda path: golf_shard(path, [1, 2], count=1), "says it holds 1 tokens"),
-        (lambda path: golf_shard(path, [1, 2], count=-1), "says it holds -1 tokens"),
-        (lambda path: golf_shard(path, [1, 2], count=2**31 - 1), "says it holds 2,147,483,647 tokens"),
+        (lambda path: golf_shard(path, [1, 2], count=3), r"declares 3 tokens \(1,030 bytes\) but has 1,028 bytes"),
+        (lambda path: golf_shard(path, [1, 2], count=1), "declares 1 tokens"),
+        (lambda path: golf_shard(path, [1, 2], count=-1), "declares -1 tokens"),
+        (lambda path: golf_shard(path, [1, 2], count=2**31 - 1), "declares 2,147,483,647 tokens"),
         (lambda path: path.write_bytes(b"\x00" * 100), "not a token shard"),
         (lambda path: path.write_bytes(b""), "not a token shard"),
         (lambda path: path.unlink(missing_ok=True), "cannot be read: No such file"),
     ],
 )
-def test_damaged_shards_are_refused(tmp_path: Path, damage, sentence: str) -> None:
+def test_damaged_shards_are_an_error(tmp_path: Path, damage, sentence: str) -> None:
     path = tmp_path / "train_000000.bin"
     damage(path)
     with pytest.raises(UnreadableInput, match=sentence):
         open_shard(path)
 
 
-def test_a_token_outside_the_vocabulary_is_refused_when_it_is_read(tmp_path: Path) -> None:
+def test_a_token_outside_the_vocabulary_is_an_error_when_read(tmp_path: Path) -> None:
     stream = TokenStream([open_shard(golf_shard(tmp_path / "a.bin", [1, 2, 9, 3]))], vocab=9, name="these shards")
     assert stream.read(0, 2).tolist() == [1, 2]
-    with pytest.raises(UnreadableInput, match="these shards hold token 9, outside a vocabulary of 9"):
+    with pytest.raises(UnreadableInput, match="these shards: token 9 is outside the vocabulary of 9"):
         stream.read(1, 4)
 
 
@@ -126,7 +126,7 @@ def test_a_stream_reads_across_shards_like_one_array(parts: list[list[int]], dat
 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=6), max_size=6), st.integers(1, 5))
-def test_documents_are_what_stands_between_boundaries(documents: list[list[int]], size: int) -> None:
+def test_documents_are_the_tokens_between_boundaries(documents: list[list[int]], size: int) -> None:
     whole = [token for document in documents for token in (0, *document)]
     stream = TokenStream([np.array(whole[i : i + size], np.uint16) for i in range(0, len(whole), size)], vocab=5)
     stream.chunks = lambda: TokenStream.chunks(stream, size)  # type: ignore[method-assign]

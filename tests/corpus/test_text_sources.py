@@ -1,4 +1,4 @@
-"""Sources -> documents: every kind of file, what is refused and what is skipped, and memory."""
+"""Reading documents: every kind of file, what is an error and what is skipped, and memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiebeam.corpus import PYTHON, text_sources
-from tiebeam.corpus.text_sources import NotText, Piece, cut, list_sources, read_pieces
+from tiebeam.corpus import PYTHON, documents, text_chunks
+from tiebeam.corpus.documents import NotTextError, read_documents
+from tiebeam.corpus.text_chunks import TextChunk, chunks_of_stream, split_text
+from tiebeam.corpus.text_sources import list_sources
 from tiebeam.errors import MissingExtra, UnreadableInput
 
 ROWS = ["Ärger im Zug\n", "two\nlines", "日本語 🗻"]
@@ -27,11 +29,11 @@ ROWS = ["Ärger im Zug\n", "two\nlines", "日本語 🗻"]
 def documents_of(*paths: Path | str, text_field: str = "text") -> list[str]:
     texts: list[str] = []
     for file in list_sources(paths).files:
-        for piece in read_pieces(file, text_field):
-            if piece.first:
-                texts.append(piece.text)
+        for chunk in read_documents(file, text_field):
+            if chunk.starts_document:
+                texts.append(chunk.text)
             else:
-                texts[-1] += piece.text
+                texts[-1] += chunk.text
     return texts
 
 
@@ -49,26 +51,26 @@ def zstd(raw: bytes) -> bytes:
     ("suffix", "pack"),
     [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)],
 )
-def test_rows_of_jsonl_are_documents_packed_or_not(tmp_path: Path, suffix: str, pack) -> None:
+def test_jsonl_rows_are_documents_compressed_or_not(tmp_path: Path, suffix: str, pack) -> None:
     path = tmp_path / f"rows.jsonl{suffix}"
     path.write_bytes(pack(jsonl(ROWS)))
     assert documents_of(path) == ROWS
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".txt", bytes), (".txt.gz", gzip.compress), (".md.zst", zstd)])
-def test_a_text_file_is_one_document_with_its_newlines_as_they_are(tmp_path: Path, suffix: str, pack) -> None:
+def test_a_text_file_is_one_document_with_unchanged_newlines(tmp_path: Path, suffix: str, pack) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(pack("eins\r\nzwei\rdrei\n ünf".encode()))
     assert documents_of(path) == ["eins\r\nzwei\rdrei\n ünf"]
 
 
-def test_packed_members_and_frames_are_read_to_the_end(tmp_path: Path) -> None:
+def test_all_members_and_frames_of_compressed_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one ") + gzip.compress(b"two"))
     (tmp_path / "b.txt.zst").write_bytes(zstd(b"three ") + zstd(b"four"))
     assert documents_of(tmp_path) == ["one two", "three four"]
 
 
-def test_parquet_rows_are_documents_and_null_rows_are_none(tmp_path: Path) -> None:
+def test_parquet_rows_are_documents_and_null_rows_are_skipped(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -82,14 +84,14 @@ def test_parquet_rows_are_documents_and_null_rows_are_none(tmp_path: Path) -> No
         documents_of(path, text_field="body")
 
 
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
+def test_a_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
     for name, module in (("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")):
         (tmp_path / name).write_bytes(b"x")
         with mock.patch.dict("sys.modules", {module: None}), pytest.raises(MissingExtra, match=r"tiebeam\[corpus\]"):
             documents_of(tmp_path / name)
 
 
-def test_separator_lines_divide_a_text_file_and_other_mentions_do_not(tmp_path: Path) -> None:
+def test_only_lines_that_are_the_separator_split_a_text_file(tmp_path: Path) -> None:
     path = tmp_path / "stories.txt"
     path.write_text("one\n<|endoftext|>\ntwo <|endoftext|>\n <|endoftext|>\n<|endoftext|>\r\nthree\n<|endoftext|>")
     assert documents_of(path) == ["one\n", "two <|endoftext|>\n <|endoftext|>\n", "three\n"]
@@ -99,13 +101,13 @@ def test_separator_lines_divide_a_text_file_and_other_mentions_do_not(tmp_path: 
     st.lists(st.sampled_from(["<|endoftext|>", "<|endof", "text|>", "a", "bb cc", "", " "]), max_size=30),
     st.integers(1, 40),
 )
-def test_documents_do_not_depend_on_the_blocks_a_file_arrives_in(lines: list[str], block: int) -> None:
+def test_documents_do_not_depend_on_block_size(lines: list[str], block: int) -> None:
     text = "\n".join(lines)
-    with mock.patch.object(text_sources, "SHORTEST_PIECE", 5), mock.patch.object(text_sources, "LONGEST_PIECE", 20):
-        whole = list(text_sources._text_documents([text]))
-        parts = list(text_sources._text_documents(text[i : i + block] for i in range(0, len(text), block)))
+    with mock.patch.object(text_chunks, "MIN_CHUNK", 5), mock.patch.object(text_chunks, "MAX_CHUNK", 20):
+        whole = list(chunks_of_stream([text]))
+        parts = list(chunks_of_stream(text[i : i + block] for i in range(0, len(text), block)))
     assert parts == whole
-    documents = "".join("\x00" * piece.first + piece.text for piece in whole).split("\x00")[1:]
+    found = "".join("\x00" * chunk.starts_document + chunk.text for chunk in whole).split("\x00")[1:]
     expected, held = [], ""
     for line in text.splitlines(keepends=True):
         if line.rstrip("\n") == "<|endoftext|>":
@@ -113,24 +115,24 @@ def test_documents_do_not_depend_on_the_blocks_a_file_arrives_in(lines: list[str
             held = ""
         else:
             held += line
-    assert documents == [document for document in [*expected, held] if document]
+    assert found == [document for document in [*expected, held] if document]
 
 
 @given(st.text(alphabet="ab \n", max_size=300))
-def test_pieces_join_to_the_text_and_stay_short(text: str) -> None:
-    with mock.patch.object(text_sources, "SHORTEST_PIECE", 8), mock.patch.object(text_sources, "LONGEST_PIECE", 32):
-        pieces = list(cut(text))
-    assert "".join(pieces) == text
-    assert all(0 < len(piece) <= 32 for piece in pieces)
+def test_chunks_concatenate_to_the_text_and_respect_the_maximum(text: str) -> None:
+    with mock.patch.object(text_chunks, "MIN_CHUNK", 8), mock.patch.object(text_chunks, "MAX_CHUNK", 32):
+        chunks = list(split_text(text))
+    assert "".join(chunks) == text
+    assert all(0 < len(chunk) <= 32 for chunk in chunks)
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
     (tmp_path / "b.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(["row"]))
     assert documents_of(tmp_path) == ["hello", "row"]
 
 
-def test_a_directory_is_read_in_the_order_of_names_without_hidden_files(tmp_path: Path) -> None:
+def test_a_directory_is_read_in_name_order_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/.secret/x.txt", ".git/config", "a.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -141,7 +143,7 @@ def test_a_directory_is_read_in_the_order_of_names_without_hidden_files(tmp_path
     assert listing.skipped["hidden"] == 2
 
 
-def test_links_are_followed_inside_a_directory_only(tmp_path: Path) -> None:
+def test_symlinks_are_followed_only_inside_the_directory(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "outside"
     home.mkdir()
     outside.mkdir()
@@ -157,7 +159,7 @@ def test_links_are_followed_inside_a_directory_only(tmp_path: Path) -> None:
     assert listing.skipped["link"] == 4
 
 
-def test_a_snapshot_in_the_hub_cache_is_read_through_its_links(tmp_path: Path) -> None:
+def test_symlinks_of_a_hub_cache_snapshot_are_followed(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "datasets--a--b/snapshots/rev", tmp_path / "datasets--a--b/blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()
@@ -166,14 +168,14 @@ def test_a_snapshot_in_the_hub_cache_is_read_through_its_links(tmp_path: Path) -
     assert documents_of(snapshot) == ["from the hub"]
 
 
-def test_a_pipe_is_passed_over_in_a_directory_and_refused_by_name(tmp_path: Path) -> None:
+def test_a_pipe_is_skipped_in_a_directory_and_an_error_when_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     assert list_sources([tmp_path]).skipped["special"] == 1
     with pytest.raises(UnreadableInput, match="not a regular file"):
         list_sources([tmp_path / "pipe.txt"])
 
 
-def test_a_missing_source_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match=r"nothing\.txt does not exist"):
         list_sources([tmp_path / "nothing.txt"])
 
@@ -187,9 +189,9 @@ def test_a_missing_source_is_one_sentence(tmp_path: Path) -> None:
         (b"abc\xe2\x82", "not UTF-8", r"not UTF-8 \(byte 3\)"),
     ],
 )
-def test_what_is_not_text_says_so(tmp_path: Path, raw: bytes, kind: str, sentence: str) -> None:
+def test_files_that_are_not_text_raise_not_text_error(tmp_path: Path, raw: bytes, kind: str, sentence: str) -> None:
     (tmp_path / "a.txt").write_bytes(raw)
-    with pytest.raises(NotText, match=sentence) as caught:
+    with pytest.raises(NotTextError, match=sentence) as caught:
         documents_of(tmp_path)
     assert caught.value.kind == kind
 
@@ -206,37 +208,37 @@ def test_what_is_not_text_says_so(tmp_path: Path, raw: bytes, kind: str, sentenc
         ("a.jsonl", b"[" * 200_000 + b"\n", "line 1, is not JSON"),
         ("a.jsonl.gz", gzip.compress(jsonl(["x"] * 99))[:-12], "cannot be read"),
         ("a.jsonl.zst", zstd(jsonl(["x"]))[:4] + b"\xff" * 20, "cannot be read"),
-        ("a.jsonl.zst", zstd(jsonl([str(n) for n in range(9999)]))[:-1], "it is cut short"),
+        ("a.jsonl.zst", zstd(jsonl([str(n) for n in range(9999)]))[:-1], "the file is truncated"),
         ("a.txt.bz2", bz2.compress(b"hello" * 99)[:-1], "cannot be read"),
         ("a.txt.xz", lzma.compress(b"hello" * 99)[:-9], "cannot be read"),
         ("a.txt.gz", b"not gzip", "cannot be read"),
     ],
 )
-def test_damaged_files_are_refused_with_a_sentence_even_in_a_directory(tmp_path: Path, name, raw, sentence) -> None:
+def test_damaged_files_are_an_error_even_in_a_directory(tmp_path: Path, name, raw, sentence) -> None:
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(UnreadableInput, match=sentence):
         documents_of(tmp_path)
 
 
-def test_a_row_that_never_ends_is_refused(tmp_path: Path) -> None:
+def test_a_row_above_the_limit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(jsonl(["x" * 200]))
     with (
-        mock.patch.object(text_sources, "LONGEST_ROW", 100),
-        pytest.raises(UnreadableInput, match="too long for one document"),
+        mock.patch.object(documents, "MAX_ROW", 100),
+        pytest.raises(UnreadableInput, match="exceeds the limit of 0 MiB per row"),
     ):
         documents_of(tmp_path)
 
 
-def test_a_file_that_changes_after_it_was_listed_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changed_after_listing_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
     (file,) = list_sources([path]).files
     path.write_text("other")
     with pytest.raises(UnreadableInput, match="changed while it was being read"):
-        list(read_pieces(file))
+        list(read_documents(file))
 
 
-def test_the_embedded_default_is_this_pythons_library_and_nothing_installed() -> None:
+def test_the_default_source_is_the_standard_library_without_installed_packages() -> None:
     files = list_sources([]).files
     assert files == list_sources([PYTHON]).files
     names = [file.name for file in files]
@@ -249,31 +251,31 @@ def test_the_embedded_default_is_this_pythons_library_and_nothing_installed() ->
     assert 6_000_000 < sum(file.size for file in files) < 40_000_000
 
 
-def test_pydoc_topics_are_documents_of_prose() -> None:
+def test_pydoc_topics_are_documents() -> None:
     (topics,) = [file for file in list_sources([]).files if file.kind == "topics"]
-    texts = [piece.text for piece in read_pieces(topics) if piece.first]
+    texts = [chunk.text for chunk in read_documents(topics) if chunk.starts_document]
     assert len(texts) > 50
     assert any(text.startswith('The "assert" statement') for text in texts)
 
 
-def test_a_large_file_is_never_held_whole(tmp_path: Path) -> None:
+def test_a_large_file_is_never_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     words = random.Random(0).choices(["tie", "beam", "roof", "embedding\n"], k=2000)
     path.write_text(" ".join(words) * 1500)
     (file,) = list_sources([path]).files
     assert file.size > 15_000_000
     tracemalloc.start()
-    size = sum(len(piece.text) for piece in read_pieces(file))
+    size = sum(len(chunk.text) for chunk in read_documents(file))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert size == file.size
     assert peak < 4_000_000
 
 
-def test_only_the_first_piece_opens_a_document(tmp_path: Path) -> None:
+def test_only_the_first_chunk_starts_a_document(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(["word " * 40_000, "short"]))
     (file,) = list_sources([path]).files
-    pieces = list(read_pieces(file))
-    assert [piece.first for piece in pieces] == [True] + [False] * (len(pieces) - 2) + [True]
-    assert pieces[-1] == Piece("short", True)
+    chunks = list(read_documents(file))
+    assert [chunk.starts_document for chunk in chunks] == [True] + [False] * (len(chunks) - 2) + [True]
+    assert chunks[-1] == TextChunk("short", True)

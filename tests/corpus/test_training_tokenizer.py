@@ -1,4 +1,4 @@
-"""Tokenizers: any text comes back, tokens know their bytes, nothing in a text becomes a special token."""
+"""Corpus tokenizers: lossless, exact byte counts, and text never becomes a special token."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from tiebeam.corpus import text_sources
-from tiebeam.corpus.text_sources import Piece, cut
+from tiebeam.corpus import text_chunks
+from tiebeam.corpus.text_chunks import TextChunk, split_text
 from tiebeam.corpus.training_tokenizer import JsonTokenizer, SentencePieceTokenizer, bytes_of, open_tokenizer, train_bpe
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
@@ -64,9 +64,9 @@ def metaspace() -> bytes:
 
 
 def encode(tokenizer, text: str) -> np.ndarray:
-    """All tokens of a document, from its pieces."""
-    pieces = [Piece(part, number == 0) for number, part in enumerate(cut(text))]
-    return np.concatenate([np.empty(0, np.int64), *tokenizer.encode(pieces)]).astype(np.int64)
+    """All tokens of a document, encoded chunk by chunk."""
+    chunks = [TextChunk(part, number == 0) for number, part in enumerate(split_text(text))]
+    return np.concatenate([np.empty(0, np.int64), *tokenizer.encode(chunks)]).astype(np.int64)
 
 
 def bytes_counted(tokenizer, tokens: np.ndarray) -> int:
@@ -74,21 +74,21 @@ def bytes_counted(tokenizer, tokens: np.ndarray) -> int:
 
 
 @given(ANY_TEXT)
-def test_any_text_comes_back_and_its_bytes_are_counted_exactly(bpe: JsonTokenizer, text: str) -> None:
+def test_decoding_restores_any_text_and_its_bytes_are_counted_exactly(bpe: JsonTokenizer, text: str) -> None:
     tokens = encode(bpe, text)
     assert bpe.decode(tokens) == text
     assert bpe.bytes_per_token[tokens].sum() == len(text.encode()) == bytes_counted(bpe, tokens)
 
 
 @given(ANY_TEXT.filter(lambda text: len(text) > 8))
-def test_the_pieces_of_a_document_have_the_tokens_of_the_whole(bpe: JsonTokenizer, text: str) -> None:
-    with mock.patch.object(text_sources, "SHORTEST_PIECE", 3), mock.patch.object(text_sources, "LONGEST_PIECE", 9):
-        pieces = list(cut(text))
-        if any(len(piece) == 9 for piece in pieces[:-1]):  # nowhere to cut: only the text must come back
+def test_the_chunks_of_a_document_have_the_tokens_of_the_whole(bpe: JsonTokenizer, text: str) -> None:
+    with mock.patch.object(text_chunks, "MIN_CHUNK", 3), mock.patch.object(text_chunks, "MAX_CHUNK", 9):
+        chunks = list(split_text(text))
+        if any(len(chunk) == 9 for chunk in chunks[:-1]):  # nowhere to cut: then only the text must be restored
             assert bpe.decode(encode(bpe, text)) == text
             return
         tokens = encode(bpe, text)
-    assert tokens.tolist() == bpe.encode([Piece(text, True)])[0].tolist()
+    assert tokens.tolist() == bpe.encode([TextChunk(text, True)])[0].tolist()
 
 
 def test_every_byte_and_the_boundary_are_in_the_vocabulary(bpe: JsonTokenizer) -> None:
@@ -101,7 +101,7 @@ def test_every_byte_and_the_boundary_are_in_the_vocabulary(bpe: JsonTokenizer) -
 def test_training_is_the_same_in_another_process(bpe: JsonTokenizer) -> None:
     program = "import sys; from tiebeam.corpus.training_tokenizer import train_bpe; "
     program += f"sys.stdout.buffer.write(train_bpe({TEXT!r}, 320).raw)"
-    source = str(Path(text_sources.__file__).parents[2])
+    source = str(Path(text_chunks.__file__).parents[2])
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": seed}
         assert (
@@ -118,7 +118,7 @@ def test_the_saved_file_opens_in_the_real_transformers(bpe: JsonTokenizer, tmp_p
     assert peer.encode(TEXT[0]) == encode(bpe, TEXT[0]).tolist()
 
 
-def test_a_given_file_behaves_like_the_trained_one(bpe: JsonTokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_equals_the_trained_one(bpe: JsonTokenizer, tmp_path: Path) -> None:
     spec = json.loads(bpe.raw)
     spec["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     spec["padding"] = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
@@ -139,14 +139,12 @@ def test_a_metaspace_tokenizer_counts_bytes_without_the_prefix_it_adds(metaspace
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "sentencepiece"])
-def test_a_prefix_is_put_before_a_document_and_not_before_each_of_its_pieces(
-    kind, metaspace, sentencepiece_model
-) -> None:
+def test_the_dummy_prefix_is_added_per_document_not_per_chunk(kind, metaspace, sentencepiece_model) -> None:
     tokenizer = JsonTokenizer(metaspace) if kind == "metaspace" else SentencePieceTokenizer(sentencepiece_model)
     text = "the tie beam holds both ends of a roof together " * 9
     whole = encode(tokenizer, text).tolist()
-    with mock.patch.object(text_sources, "SHORTEST_PIECE", 10), mock.patch.object(text_sources, "LONGEST_PIECE", 40):
-        assert len(list(cut(text))) > 5
+    with mock.patch.object(text_chunks, "MIN_CHUNK", 10), mock.patch.object(text_chunks, "MAX_CHUNK", 40):
+        assert len(list(split_text(text))) > 5
         assert encode(tokenizer, text).tolist() == whole
 
 
@@ -171,44 +169,42 @@ def test_a_sentencepiece_model_counts_bytes_as_parameter_golf_does(sentencepiece
         assert tokenizer.decode(tokens) == text
 
 
-def test_a_sentencepiece_model_opens_documents_with_its_own_first_token(
-    sentencepiece_model: bytes, tmp_path: Path
-) -> None:
+def test_a_sentencepiece_model_starts_documents_with_its_bos_token(sentencepiece_model: bytes, tmp_path: Path) -> None:
     (tmp_path / "spm.model").write_bytes(sentencepiece_model)
     tokenizer = open_tokenizer(tmp_path / "spm.model")
     assert (tokenizer.boundary, tokenizer.boundary_text, tokenizer.vocab) == (1, "<s>", 330)
     assert open_tokenizer(tmp_path / "spm.model", "</s>").boundary == 2
 
 
-def test_the_boundary_of_a_given_tokenizer_is_found_or_asked_for(metaspace: bytes) -> None:
+def test_the_boundary_of_a_given_tokenizer_is_found_or_required(metaspace: bytes) -> None:
     assert JsonTokenizer(metaspace).boundary_text == "</s>"
     assert JsonTokenizer(metaspace, "<s>").boundary_text == "<s>"
-    with pytest.raises(BadRequest, match="no token '<end>' to stand between documents"):
+    with pytest.raises(BadRequest, match=r"no document boundary token \('<end>'\); set boundary"):
         JsonTokenizer(metaspace, "<end>")
 
 
-def test_a_tokenizer_that_hides_its_bytes_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_byte_counts_is_an_error(tmp_path: Path) -> None:
     wordpiece = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "</s>": 1, "a": 2}, unk_token="[UNK]"))
     wordpiece.pre_tokenizer = pre_tokenizers.Whitespace()
     wordpiece.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UnreadableInput, match="WordPiece tokenizer whose tokens do not say which bytes"):
+    with pytest.raises(UnreadableInput, match="WordPiece tokenizer whose tokens have no fixed byte count"):
         open_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "raw"), [("a.json", b"{}"), ("a.json", b'{"model": 1'), ("a.model", b"garbage"), ("a.model", b"")]
 )
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, name: str, raw: bytes) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_an_error(tmp_path: Path, name: str, raw: bytes) -> None:
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(UnreadableInput, match=r"a\.(json|model) is not a"):
         open_tokenizer(tmp_path / name)
-    with pytest.raises(UnreadableInput, match=r"holds neither tokenizer\.json nor tokenizer\.model"):
+    with pytest.raises(UnreadableInput, match=r"has neither tokenizer\.json nor tokenizer\.model"):
         open_tokenizer(tmp_path)
     with pytest.raises(UnreadableInput, match="cannot be read: No such file"):
         open_tokenizer(tmp_path / "missing.json")
 
 
-def test_sentencepiece_missing_is_named_with_its_extra(tmp_path: Path) -> None:
+def test_missing_sentencepiece_is_reported_with_its_extra(tmp_path: Path) -> None:
     (tmp_path / "a.model").write_bytes(b"\n")
     with (
         mock.patch.dict("sys.modules", {"sentencepiece": None}),

@@ -1,4 +1,4 @@
-"""Tiny real models and runs for the studio: a llama with a word tokenizer, and runs as training writes them."""
+"""Tiny real models and runs for the studio: a Llama with a word tokenizer, and run directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIM, INNER = 8, 16
 
 
 def tiny_llama(where: Path, tied: bool = True, torn: bool = False, seed: int = 0) -> Path:
-    """A llama of one layer that the decoder can run; `torn` declares the tie and stores two tables all the same."""
+    """A Llama of one layer that the decoder can run; `torn` declares the tie but stores two different matrices."""
     random = np.random.default_rng(seed)
 
     def normal(*shape: int) -> np.ndarray:
@@ -70,8 +70,8 @@ def write_run(where: Path, tied: bool, steps: int = 200) -> Path:
     return where
 
 
-def write_shelf(root: Path) -> Path:
-    """A root with three models and two runs."""
+def write_studio_root(root: Path) -> Path:
+    """A root directory with three models and two runs."""
     tiny_llama(root / "models" / "tied")
     tiny_llama(root / "models" / "untied", tied=False, seed=1)
     tiny_llama(root / "models" / "torn", torn=True, seed=2)

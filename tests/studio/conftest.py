@@ -1,4 +1,4 @@
-"""A running studio over tiny models, and a real browser to look at it with."""
+"""A running studio with tiny models, and a real browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from helpers.studio_files import SRC, write_shelf
+from helpers.studio_files import SRC, write_studio_root
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -17,7 +17,7 @@ CHROMIUM = next(
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """`tiebeam studio` as a process of its own, and the address it prints."""
+    """Start `tiebeam studio` in a subprocess; returns it and the address it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tiebeam", "studio", "--no-open", "--port", "0", *arguments],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
@@ -29,14 +29,14 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
 
 
 @pytest.fixture(scope="package")
-def shelf(tmp_path_factory):
-    return write_shelf(tmp_path_factory.mktemp("shelf"))
+def studio_root(tmp_path_factory):
+    return write_studio_root(tmp_path_factory.mktemp("studio"))
 
 
 @pytest.fixture(scope="package")
-def studio(shelf):
-    """The address of a studio over `shelf`."""
-    process, address = start("--root", str(shelf))
+def studio(studio_root):
+    """Address of a studio that serves `studio_root`."""
+    process, address = start("--root", str(studio_root))
     yield address
     process.terminate()
     process.wait(10)
@@ -54,14 +54,16 @@ def browser():
 
 
 class Visit:
-    """A page that remembers everything that should not happen."""
+    """A page that records console errors and requests."""
 
     def __init__(self, context, address: str) -> None:
         self.address, self.page = address, context.new_page()
-        self.troubles: list[str] = []
+        self.console_errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda m: self.troubles.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on(
+            "console", lambda m: self.console_errors.append(m.text) if m.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def go(self, path: str = ""):
@@ -73,7 +75,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser, studio):
-    """visit(width=…, reduced=…, dark=…) -> Visit; nothing may go to the console, nothing may leave the loopback."""
+    """visit(width=…, reduced=…, dark=…) -> Visit. After the test: no console errors, no requests to other hosts."""
     opened = []
 
     def visit(width: int = 1280, height: int = 860, reduced: bool = False, dark: bool = False, address: str = studio):
@@ -90,5 +92,5 @@ def visit(browser, studio):
     yield visit
     for context, one in opened:
         context.close()
-        assert one.troubles == []
+        assert one.console_errors == []
         assert [url for url in one.requests if not url.startswith(one.address)] == []

@@ -1,4 +1,4 @@
-"""The JSON API over tiny real models and runs."""
+"""The JSON API with tiny real models and runs."""
 
 import json
 import threading
@@ -8,31 +8,32 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from helpers.studio_files import WORDS, record, write_shelf
+from helpers.building import write_model
+from helpers.studio_files import WORDS, record, write_studio_root
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.app import build
-from tiebeam.studio.model_list import Shelf
+from tiebeam.studio.model_list import ModelList
 from tiebeam.studio.openapi import DESCRIPTION
-from tiebeam.studio.run_stream import follow
+from tiebeam.studio.run_stream import follow_metrics
 
 PORT = 4270
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return write_shelf(tmp_path_factory.mktemp("api"))
+    return write_studio_root(tmp_path_factory.mktemp("api"))
 
 
 @pytest.fixture(scope="module")
 def http(root):
-    return TestClient(build(Shelf((), root), PORT), base_url=f"http://127.0.0.1:{PORT}")
+    return TestClient(build(ModelList((), root), PORT), base_url=f"http://127.0.0.1:{PORT}")
 
 
 def id_of(http, name, kind="models"):
     return next(entry["id"] for entry in http.get(f"/api/{kind}").json()[kind] if entry["name"].endswith(f"/{name}"))
 
 
-def test_plan_is_the_library_s(http):
+def test_plan_equals_the_library(http):
     from tiebeam import price
 
     answer = http.get("/api/plan?vocab=32k&dim=2048&trunk=968,976,384").json()
@@ -41,14 +42,14 @@ def test_plan_is_the_library_s(http):
     assert answer["verdict"].startswith("Of ")
 
 
-def test_plan_without_a_trunk_speaks_of_the_usual_sizes(http):
+def test_plan_without_a_trunk_reports_common_sizes(http):
     answer = http.get("/api/plan?vocab=50k&dim=4096").json()
     assert answer["head_share"] is None
     assert "20.5% of a 1B model" in answer["verdict"]
     assert answer["within"]["1B"] == pytest.approx(0.2048)
 
 
-def test_a_model_is_what_inspect_and_doctor_say(http, root):
+def test_a_model_has_the_reports_of_inspect_and_doctor(http, root):
     from tiebeam.doctor import examine
 
     for name, tie in (("tied", "shared"), ("untied", "untied"), ("torn", "torn")):
@@ -58,7 +59,24 @@ def test_a_model_is_what_inspect_and_doctor_say(http, root):
         assert {key: answer[key] for key in expected} == expected
 
 
-def test_tensors_name_the_two_ends(http):
+@pytest.mark.parametrize(("name", "healthy"), [("tied", True), ("untied", True), ("torn", False)])
+def test_a_model_with_errors_or_warnings_is_not_healthy(http, name, healthy):
+    assert http.get(f"/api/models/{id_of(http, name)}").json()["healthy"] is healthy
+
+
+def test_a_model_with_notes_only_is_healthy(tmp_path):
+    """Equal matrices declared untied: nothing has to be done about them (TB202)."""
+    tensors = {name: np.eye(4, dtype=np.float32) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    write_model(tmp_path / "twin", tensors, {"model_type": "llama", "tie_word_embeddings": False})
+    http = TestClient(build(ModelList((str(tmp_path / "twin"),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
+    (model,) = http.get("/api/models").json()["models"]
+    answer = http.get(f"/api/models/{model['id']}").json()
+    assert answer["tie"] == "twin"
+    assert [finding["severity"] for finding in answer["findings"]] == ["note"]
+    assert answer["healthy"]
+
+
+def test_tensors_mark_embedding_and_head(http):
     tensors = http.get(f"/api/models/{id_of(http, 'untied')}/tensors").json()["tensors"]
     assert {t["role"]: t["name"] for t in tensors if t["role"]} == {
         "embed": "model.embed_tokens.weight",
@@ -66,7 +84,7 @@ def test_tensors_name_the_two_ends(http):
     }
 
 
-def test_direct_path_is_the_product_of_the_tables(http, root):
+def test_direct_path_is_the_product_of_the_matrices(http, root):
     checkpoint = open_checkpoint(root / "models" / "untied")
     E, W = (checkpoint.tensor(name) for name in ("model.embed_tokens.weight", "lm_head.weight"))
     answer = http.get(f"/api/models/{id_of(http, 'untied')}/direct?text=New York City&k=3").json()
@@ -86,7 +104,7 @@ def test_direct_path_of_a_tied_model_is_symmetric_and_never_negative_on_its_diag
     assert (np.diag(matrix) >= 0).all()
 
 
-def test_neighbours_come_from_one_table_or_both(http):
+def test_neighbours_come_from_one_matrix_if_tied_and_from_both_if_not(http):
     one = http.get(f"/api/models/{id_of(http, 'tied')}/neighbours?text=New").json()["tokens"][0]
     two = http.get(f"/api/models/{id_of(http, 'untied')}/neighbours?text=New").json()["tokens"][0]
     assert "head" not in one
@@ -94,7 +112,7 @@ def test_neighbours_come_from_one_table_or_both(http):
     assert two["head"] != two["embed"]
 
 
-def test_spectrum_finds_nothing_antisymmetric_or_negative_in_a_tied_model(http):
+def test_spectrum_of_a_tied_model_has_no_antisymmetric_or_negative_energy(http):
     tied = http.get(f"/api/models/{id_of(http, 'tied')}/spectrum").json()["energy"]
     untied = http.get(f"/api/models/{id_of(http, 'untied')}/spectrum").json()["energy"]
     assert tied["antisymmetric"] == pytest.approx(0, abs=1e-9)
@@ -104,10 +122,10 @@ def test_spectrum_finds_nothing_antisymmetric_or_negative_in_a_tied_model(http):
 
 
 @pytest.mark.parametrize(("query", "sentence"), [
-    ("text=", "give some text"), ("ids=999", "token id"), ("ids=x", "whole numbers"), ("text=New&k=0", "k is"),
+    ("text=", "text is empty"), ("ids=999", "token id"), ("ids=x", "whole numbers"), ("text=New&k=0", "k is"),
     ("ids=" + ",".join(["1"] * 13), "at most 12"),
 ])  # fmt: skip
-def test_wrong_tokens_get_one_sentence(http, query, sentence):
+def test_invalid_tokens_are_a_bad_request(http, query, sentence):
     answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?{query}")
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]
@@ -131,19 +149,19 @@ def test_generation_streams_tokens_whose_logits_are_dot_products(http, root):
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({"prompt": ""}, "empty"), ({"new": 0}, "0 new tokens"), ({"new": 10_000}, "new tokens"),
-    ({"new": "x"}, "new cannot be"),
-    ({"temperature": -1}, "temperature"), ({"model": "nope"}, "no model here"), ({"loud": 1}, "not a setting"),
-    ({"top": 0}, "top is 0"), ({"new": True}, "new cannot be"), ({"new": 64}, "context"),
+    ({"prompt": ""}, "empty"), ({"new": 0}, "new is 0"), ({"new": 10_000}, "new tokens"),
+    ({"new": "x"}, "wrong type"),
+    ({"temperature": -1}, "temperature"), ({"model": "nope"}, "no model has the id"), ({"loud": 1}, "not a setting"),
+    ({"top": 0}, "top is 0"), ({"new": True}, "wrong type"), ({"new": 64}, "context"),
 ])  # fmt: skip
-def test_wrong_generations_are_refused_before_a_stream_starts(http, change, sentence):
+def test_invalid_generation_settings_are_an_error_before_the_stream_starts(http, change, sentence):
     body = {"model": id_of(http, "tied"), "prompt": "New York", "new": 3, **change}
     answer = http.post("/api/generate", json=body)
     assert answer.status_code in (400, 404)
     assert sentence in answer.json()["error"]
 
 
-def test_runs_tell_their_tie_and_their_latest_numbers(http):
+def test_runs_have_their_tie_and_latest_metrics(http):
     runs = {run["name"]: run for run in http.get("/api/runs").json()["runs"]}
     assert {name: run["tied"] for name, run in runs.items()} == {"runs/tied": True, "runs/untied": False}
     assert runs["runs/tied"]["last"]["step"] == 200
@@ -151,9 +169,9 @@ def test_runs_tell_their_tie_and_their_latest_numbers(http):
     assert len(one["records"]) == 20
 
 
-def test_a_tail_sees_new_lines_skips_half_ones_and_starts_over_after_a_rewrite(tmp_path):
+def test_following_metrics_handles_incomplete_lines_and_rewrites(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    tail = follow(path)
+    tail = follow_metrics(path)
     assert next(tail) is None
     path.write_text('{"step": 1}\n{"step": 2')
     assert next(tail) == [{"step": 1}]
@@ -166,12 +184,12 @@ def test_a_tail_sees_new_lines_skips_half_ones_and_starts_over_after_a_rewrite(t
     assert next(tail) == [{"step": 1}]
 
 
-def test_events_carry_what_a_running_training_appends(studio, shelf):
+def test_events_stream_appended_metrics(studio, studio_root):
     import httpx
 
     runs = httpx.get(studio + "api/runs").json()["runs"]
     run = next(run["id"] for run in runs if run["name"] == "runs/untied")
-    path = shelf / "runs" / "untied" / "metrics.jsonl"
+    path = studio_root / "runs" / "untied" / "metrics.jsonl"
 
     def later():
         time.sleep(0.7)
@@ -191,7 +209,7 @@ def test_events_carry_what_a_running_training_appends(studio, shelf):
     assert steps == [*range(10, 201, 10), 210]
 
 
-def test_the_description_names_every_route(http):
+def test_every_described_route_exists(http):
     served = http.get("/api/openapi.json").json()
     assert served == json.loads(json.dumps(DESCRIPTION))
     for path, operations in served["paths"].items():
@@ -200,19 +218,19 @@ def test_the_description_names_every_route(http):
             assert answer.status_code in (200, 400, 404), path
 
 
-def test_a_comparison_s_verdict_is_told_beside_its_runs(http):
+def test_runs_include_the_verdict_of_their_comparison(http):
     assert http.get("/api/runs").json()["comparisons"] == [{"name": "runs", "sentences": ["Tied won.", "By a little."]}]
 
 
-def test_a_report_above_what_was_named_is_not_read(tmp_path):
-    root = write_shelf(tmp_path)
-    named = Shelf((str(root / "runs" / "tied"),))
+def test_a_report_above_the_named_directory_is_not_read(tmp_path):
+    root = write_studio_root(tmp_path)
+    named = ModelList((str(root / "runs" / "tied"),))
     assert [entry.name for entry in named.runs()] == ["tied"]
     assert named.comparisons() == []
-    assert Shelf((str(root / "runs"),)).comparisons() == [root / "runs"]
+    assert ModelList((str(root / "runs"),)).comparisons() == [root / "runs"]
 
 
-def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
+def test_a_trained_run_is_listed_and_can_generate(tmp_path):
     """`tiebeam train`, then the studio: a run directory is a run and a model."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
@@ -222,7 +240,7 @@ def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
     text.write_text("New York City is big. San Francisco is old. Los Angeles is the new town. " * 300)
     arguments = ["--steps", "12", "--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "2", "--mlp-dim", "64"]
     main(["train", str(text), "--out", str(tmp_path / "run"), "--context", "32", *arguments])
-    here = TestClient(build(Shelf((str(tmp_path / "run"),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
+    here = TestClient(build(ModelList((str(tmp_path / "run"),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
     (run,) = here.get("/api/runs").json()["runs"]
     assert run["tied"] is True
     assert run["model"] is True
@@ -234,7 +252,7 @@ def test_real_runs_of_the_trainer_are_shown_and_can_speak(tmp_path):
     assert answer.text.count("event: token") == 5
 
 
-def test_a_generation_that_is_left_in_the_middle_frees_the_decoder(studio):
+def test_an_aborted_generation_releases_the_decoder(studio):
     import httpx
 
     model = next(m["id"] for m in httpx.get(studio + "api/models").json()["models"] if m["name"] == "models/tied")
@@ -245,29 +263,29 @@ def test_a_generation_that_is_left_in_the_middle_frees_the_decoder(studio):
     assert '"done": true' in httpx.post(studio + "api/generate", json=body, timeout=20).text
 
 
-def test_more_streams_than_there_is_room_for_are_refused(studio):
+def test_streams_above_the_limit_are_an_error(studio):
     import contextlib
 
     import httpx
 
     run = httpx.get(studio + "api/runs").json()["runs"][0]["id"]
     address = f"{studio}api/events?runs={run}"
-    reading = []  # httpx closes a stream when nobody holds its lines any more
+    reading = []  # httpx closes a stream whose iterator is garbage-collected
     with contextlib.ExitStack() as stack:
         for _ in range(16):
             reading.append(stack.enter_context(httpx.stream("GET", address, timeout=20)).iter_lines())
             next(reading[-1])
         with httpx.stream("GET", address, timeout=20) as refused:
             assert refused.status_code == 400
-    for _ in range(20):  # closed pages give their places back at once, not at the next heartbeat
+    for _ in range(20):  # a closed stream is released at once, not at the next keep-alive
         with httpx.stream("GET", address, timeout=20) as again:
             if again.status_code == 200:
                 return
         time.sleep(0.25)
-    pytest.fail("the places of closed streams were not given back")
+    pytest.fail("closed streams were not released")
 
 
-def test_one_stream_follows_many_runs(studio):
+def test_one_stream_follows_several_runs(studio):
     import httpx
 
     runs = [run["id"] for run in httpx.get(studio + "api/runs").json()["runs"]]

@@ -1,4 +1,4 @@
-"""The calculator in the page: the library's numbers, to the last digit, and a state that the address carries."""
+"""The calculator page: exactly the numbers of the library, and its state in the URL."""
 
 import random
 
@@ -31,7 +31,7 @@ def whole(value):
     return int(value[:-1]) if isinstance(value, str) else value
 
 
-def test_numbers_equal_the_library_s_over_random_inputs(visit):
+def test_numbers_equal_the_library_for_random_inputs(visit):
     draw = random.Random(0)
 
     def count(most):
@@ -56,7 +56,7 @@ TYPED = ["50257", "50,257", "50k", "3.2B", "135M", "1_000", "1e9", "1.5e3", " 7B
          "", "x", "1.5", "5,02", "-3", "1e99", "9T", "2000000T", "1.2345k", "1,000,000.5M", "٣", "1__0"]  # fmt: skip
 
 
-def test_typed_counts_are_read_or_refused_as_the_library_does(visit):
+def test_typed_counts_are_parsed_as_in_the_library(visit):
     page = visit().go("calculator.html")
     script = """async (texts) => {
         const { parseCount } = await import('/lib/numbers.js');
@@ -71,7 +71,7 @@ def test_typed_counts_are_read_or_refused_as_the_library_does(visit):
         assert answer == expected
 
 
-def test_a_preset_fills_the_page_and_the_address(visit):
+def test_a_preset_fills_the_page_and_the_url(visit):
     one = visit()
     page = one.go("calculator.html")
     page.get_by_label("Start from a known model").select_option("phi-4-mini")
@@ -87,12 +87,12 @@ def test_a_preset_fills_the_page_and_the_address(visit):
     assert page.get_by_label("Start from a known model").input_value() == "phi-4-mini"
 
 
-def test_the_address_is_the_state_and_a_wrong_one_says_so(visit):
+def test_the_url_is_the_state_and_invalid_input_shows_an_error(visit):
     page = visit().go("calculator.html?vocab=50k&dim=4096")
     text = page.locator("#numbers").inner_text()
     assert "204,800,000" in text
     assert "20.5%" in text
-    assert "Give a trunk" in text
+    assert "Enter the non-embedding parameters" in text
     page.get_by_label("Width", exact=True).fill("many")
     page.wait_for_selector("text='many' is not a count")
     assert page.get_by_label("Width", exact=True).get_attribute("aria-invalid") == "true"
@@ -100,7 +100,7 @@ def test_the_address_is_the_state_and_a_wrong_one_says_so(visit):
     page.wait_for_selector("text=50,000 × 1,000 = 50,000,000")
 
 
-def test_a_slider_moves_with_the_keyboard(visit):
+def test_a_slider_works_with_the_keyboard(visit):
     page = visit().go("calculator.html")
     slider = page.get_by_label("Width, by slider")
     before = page.get_by_label("Width", exact=True).input_value()
@@ -112,7 +112,7 @@ def test_a_slider_moves_with_the_keyboard(visit):
     assert int(after.replace(",", "")) % 64 == 0
 
 
-def test_every_known_model_with_a_share_is_in_the_picture(visit):
+def test_every_known_model_is_in_the_chart(visit):
     from tiebeam.catalog import known_models
 
     page = visit().go("calculator.html")
@@ -122,7 +122,7 @@ def test_every_known_model_with_a_share_is_in_the_picture(visit):
     assert page.locator("svg .yours").count() == 1
 
 
-def test_the_palette_is_the_terminal_s(visit):
+def test_the_palette_equals_the_terminal(visit):
     from tiebeam.cli import render
 
     page = visit().go("calculator.html")

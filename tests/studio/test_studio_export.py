@@ -1,4 +1,4 @@
-"""The verb: what it prints, what it exports, and that it starts without anything heavy."""
+"""`tiebeam studio`: export, errors, and imports at start."""
 
 import functools
 import http.server
@@ -32,7 +32,7 @@ def served(site):
     server.server_close()
 
 
-def test_export_holds_the_lesson_and_the_calculator_alone(site):
+def test_export_contains_only_the_lesson_and_the_calculator(site):
     names = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
     assert {"index.html", "calculator.html", "catalog.json", "studio.css", "views/lesson.js"} <= names
     assert not {"models.html", "runs.html", "views/models.js", "page.html"} & names
@@ -44,12 +44,12 @@ def test_export_holds_the_lesson_and_the_calculator_alone(site):
 def test_the_exported_site_works_on_any_web_server(visit, served):
     one = visit(address=served)
     page = one.go()
-    page.wait_for_selector("h1 >> text=Two ends, one matrix?")
+    page.wait_for_selector("h1 >> text=Embedding and LM head: one matrix or two?")
     page = one.go("calculator.html?vocab=32000&dim=2048&trunk=968976384")
     assert "1,034,512,384" in page.locator("#numbers").inner_text()
 
 
-def test_export_again_is_fine_and_over_something_else_is_refused(site, capsys):
+def test_export_again_works_and_a_directory_with_other_files_is_an_error(site, capsys):
     main(["studio", "--export", str(site)])
     (site / "mine.txt").write_text("keep me")
     with pytest.raises(SystemExit) as stop:
@@ -59,17 +59,17 @@ def test_export_again_is_fine_and_over_something_else_is_refused(site, capsys):
     assert (site / "mine.txt").read_text() == "keep me"
 
 
-def test_wrong_sources_are_one_sentence(tmp_path, capsys):
+def test_a_missing_source_is_a_one_line_error(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["studio", str(tmp_path / "nothing"), "--no-open"])
     assert stop.value.code == 3
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_server_imports_nothing_heavy_until_asked():
+def test_the_server_starts_without_heavy_imports():
     program = (
-        "import sys; from tiebeam.studio.app import build; from tiebeam.studio.model_list import Shelf\n"
-        "build(Shelf(), 1)\n"
+        "import sys; from tiebeam.studio.app import build; from tiebeam.studio.model_list import ModelList\n"
+        "build(ModelList(), 1)\n"
         "print([m for m in ('numpy', 'torch', 'tokenizers', 'transformers', 'gguf') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_the_server_imports_nothing_heavy_until_asked():
     assert done.stdout.strip() == "[]"
 
 
-def test_without_the_extra_the_verb_says_how_to_get_it(monkeypatch, capsys):
+def test_a_missing_extra_is_reported_with_the_install_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(SystemExit) as stop:
         main(["studio", "--no-open", "--port", "0"])

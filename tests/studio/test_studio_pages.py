@@ -1,4 +1,4 @@
-"""Every view in a real browser: it works, by keyboard and on a phone, and no serious barrier stands in it."""
+"""Every view in a real browser: function, keyboard, phone width, and accessibility."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def axe(page):
     ]
 
 
-def test_the_vendored_checker_is_what_was_pinned():
+def test_vendored_axe_matches_its_checksum():
     for line in (VENDOR / "SHA256SUMS").read_text().splitlines():
         digest, name = line.split()
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest
@@ -40,8 +40,8 @@ def test_no_serious_accessibility_violation(visit, view, dark):
         page.get_by_role("button", name="Generate").click()
         page.wait_for_selector("text=32 tokens")
     if view == "models.html":
-        page.get_by_role("button", name="Look").click()
-        page.wait_for_selector("text=direct path likes")
+        page.get_by_role("button", name="Show", exact=True).click()
+        page.wait_for_selector("text=highest direct-path logits")
     if view == "runs.html":
         page.wait_for_selector("svg path.line")
     assert axe(page) == []
@@ -61,7 +61,7 @@ def test_the_lesson_is_scroll_synced(visit):
     page.locator("#rows .step").nth(0).scroll_into_view_if_needed()
     page.wait_for_selector("#rows .stage >> text=Every word as a one-hot row")
     page.evaluate("document.querySelectorAll('#rows .step')[2].scrollIntoView({block: 'center', behavior: 'instant'})")
-    page.wait_for_selector("#rows .stage >> text=nothing multiplied")
+    page.wait_for_selector("#rows .stage >> text=nothing is multiplied")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -75,14 +75,14 @@ def test_the_lesson_shows_static_frames_when_motion_is_reduced(visit, width):
     assert moving == 0
 
 
-def test_the_lesson_can_be_walked_by_keyboard_alone(visit):
+def test_every_lesson_step_can_be_reached_by_keyboard(visit):
     page = visit().go()
     titles = []
     for _ in range(15):
         page.keyboard.press("ArrowRight")
         titles.append(page.evaluate("document.activeElement.querySelector('h2, h3')?.textContent"))
     assert titles[0] == "A vocabulary is a numbered list"
-    assert titles[-1] == "Check yourself"
+    assert titles[-1] == "Quiz"
     assert len(set(titles)) == 15
     page.keyboard.press("ArrowLeft")
     assert page.evaluate("document.activeElement.querySelector('h2').textContent") == "Who ties"
@@ -95,14 +95,14 @@ def test_the_lesson_can_be_walked_by_keyboard_alone(visit):
     page.keyboard.press("Home")
 
 
-def test_editing_the_embedding_changes_every_picture_of_it(visit):
+def test_editing_the_embedding_updates_every_figure(visit):
     page = visit(reduced=True).go()
     page.locator("#rows .stage").nth(1).get_by_label("E of New, column 1").fill("7.5")
     assert "7.5" in page.locator("#rows .stage").nth(1).locator("p.mono").text_content()
     page.wait_for_selector("#logits .stage >> nth=0 >> text=New: 7.5·0.5")
 
 
-def test_the_symmetry_explorer_keeps_its_promise_whatever_is_typed(visit):
+def test_the_symmetry_explorer_is_symmetric_for_any_input(visit):
     page = visit().go()
     explorer = page.locator("#symmetry .panel").first
     cells = explorer.get_by_role("spinbutton")
@@ -124,7 +124,7 @@ def losses(page):
     return {re.split("[\n\t]", row)[0].strip(): row.split()[-1] for row in rows}
 
 
-def test_the_fit_trains_in_the_browser_and_tells_the_story(visit):
+def test_the_fit_trains_in_the_browser_with_the_expected_order_of_losses(visit):
     page = visit().go()
     page.get_by_role("button", name="Train all five").click()
     page.wait_for_selector("text=Trained for 400 steps", timeout=60_000)
@@ -135,8 +135,8 @@ def test_the_fit_trains_in_the_browser_and_tells_the_story(visit):
     assert (tied - mapped) / (tied - untied) > 0.8
 
 
-def test_the_fit_in_the_page_is_the_library_s(visit):
-    """The same counts, the same start, the same gradients: lens.bigrams in NumPy against the page's JavaScript."""
+def test_gradients_in_the_page_equal_the_library(visit):
+    """Same counts and weights: gradients of lens.bigrams (NumPy) and of the page (JavaScript) agree."""
     import numpy as np
 
     from tiebeam.lens.bigrams import FORMS, _gradients
@@ -158,7 +158,7 @@ def test_the_fit_in_the_page_is_the_library_s(visit):
             np.testing.assert_allclose(answer["gradients"][key], gradient, atol=2e-6)
 
 
-def test_the_bounds_in_the_page_are_the_library_s(visit):
+def test_rank_bounds_in_the_page_equal_the_library(visit):
     import numpy as np
 
     from tiebeam.lens.bigram_counts import count_bigrams
@@ -184,7 +184,7 @@ def test_the_bounds_in_the_page_are_the_library_s(visit):
     np.testing.assert_allclose(answer["values"], np.linalg.eigvalsh((table + table.T) / 2)[::-1], atol=1e-6)
 
 
-def test_predictions_and_answers_earn_points_that_stay(visit):
+def test_points_persist_after_a_reload(visit):
     one = visit()
     page = one.go()
     assert page.locator("#aside").inner_text().startswith("0 XP")
@@ -197,15 +197,15 @@ def test_predictions_and_answers_earn_points_that_stay(visit):
     assert page.locator("#aside").inner_text().startswith("0 XP")
 
 
-def test_every_answer_of_the_check_has_its_reason(visit):
+def test_every_quiz_answer_has_an_explanation(visit):
     page = visit().go()
     for question in page.locator("#check .panel").all():
-        said = set()
+        explanations = set()
         for choice in question.get_by_role("radio").all():
             choice.check()
-            said.add(question.locator(".answer").inner_text())
-        assert len(said) == 3
-        assert sum(text.startswith("Right.") for text in said) == 1
+            explanations.add(question.locator(".answer").inner_text())
+        assert len(explanations) == 3
+        assert sum(text.startswith("Right.") for text in explanations) == 1
 
 
 def test_the_lesson_works_offline_once_loaded(visit):
@@ -218,13 +218,13 @@ def test_the_lesson_works_offline_once_loaded(visit):
     page.wait_for_selector("text=7 words, 4 different ones")
 
 
-def test_a_path_outside_is_refused_in_the_page_with_the_same_sentence(visit):
+def test_a_path_outside_the_root_shows_the_error_of_the_api(visit):
     one = visit()
     page = one.go("models.html")
     page.get_by_label("Open a path").fill("/etc/passwd")
     page.get_by_role("button", name="Open").click()
-    page.wait_for_selector("text=the studio reads only what is below")
-    one.troubles.clear()  # the browser itself writes a refused request to the console
+    page.wait_for_selector("text=the studio reads only models below")
+    one.console_errors.clear()  # the browser logs the rejected request
 
 
 DROP = """([kind, text]) => {
@@ -234,46 +234,48 @@ DROP = """([kind, text]) => {
 }"""
 
 
-def test_a_path_can_be_dropped_and_a_bare_file_gets_a_sentence(visit, shelf):
+def test_a_path_can_be_dropped_and_a_file_without_a_path_shows_an_error(visit, studio_root):
     page = visit().go("models.html")
-    model = shelf / "models" / "untied"
+    model = studio_root / "models" / "untied"
     page.evaluate(DROP, ["text/plain", f"{model}\n"])
     page.wait_for_selector("h2 >> text=untied")
     page.evaluate(DROP, ["text/uri-list", model.parent.joinpath("torn").as_uri()])
     page.wait_for_selector("text=TB101 error")
     page.evaluate(DROP, ["", ""])
-    page.wait_for_selector("text=A browser hides the path of a dropped file")
+    page.wait_for_selector("text=Browsers hide the path of a dropped file")
 
 
-def test_models_show_their_tie_and_the_doctor_s_cure(visit, shelf):
+def test_models_show_their_tie_and_the_findings_with_fixes(visit, studio_root):
     page = visit().go("models.html")
     page.get_by_role("radio", name="models/torn").check()
     page.wait_for_selector("text=TB101 error")
-    assert "Cure:" in page.locator("main").inner_text()
-    page.get_by_label("Open a path").fill(str(shelf / "models" / "untied"))
+    assert "Fix:" in page.locator("main").inner_text()
+    assert page.locator("#tie .pill").inner_text() == "1 error"
+    page.get_by_label("Open a path").fill(str(studio_root / "models" / "untied"))
     page.get_by_role("button", name="Open").click()
     page.wait_for_selector("h2 >> text=untied")
-    page.get_by_role("button", name="Look").click()
-    page.wait_for_selector("text=Two tables: this square need not be symmetric")
+    assert page.locator("#tie .pill").count() == 0
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_selector("text=Untied: this matrix need not be symmetric")
     page.get_by_role("button", name="Compute the spectrum").click()
-    page.wait_for_selector("text=A tied pair could hold neither")
-    page.get_by_text("Show them").click()
-    page.get_by_label("Names that contain").fill("lm_head")
+    page.wait_for_selector("text=A tied model can represent neither")
+    page.get_by_text("Show tensors").click()
+    page.get_by_label("Filter by name").fill("lm_head")
     page.wait_for_selector("text=1 of 12 tensors")
 
 
-def test_runs_draw_what_arrives_while_the_page_is_open(visit, shelf):
+def test_runs_draw_new_metrics_live(visit, studio_root):
     from helpers.studio_files import record
 
     page = visit().go("runs.html")
     page.wait_for_selector("section[aria-label^=validation] path.line.tied")
     page.wait_for_selector("section[aria-label^=validation] path.line.untied")
-    with open(shelf / "runs" / "tied" / "metrics.jsonl", "a") as file:
+    with open(studio_root / "runs" / "tied" / "metrics.jsonl", "a") as file:
         file.write(json.dumps({**record(300, tied=True), "loss": 1.234}) + "\n")
     page.wait_for_selector("td:text-is('1.234')")
 
 
-def test_generation_streams_and_explains_a_token(visit):
+def test_generation_streams_tokens_and_shows_logit_factors(visit):
     page = visit().go("generate.html")
     page.get_by_label("Prompt").fill("New York City is")
     page.get_by_label("New tokens").fill("4")

@@ -40,14 +40,14 @@ def command(sources: tuple[str, ...], port: int | None, root: Path | None, no_op
         written = export(target)
         click.echo(f"{len(written)} files in {target}; view it with: python -m http.server -d {target}")
         return
-    from tiebeam.studio.model_list import Shelf
+    from tiebeam.studio.model_list import ModelList
     from tiebeam.studio.server import serve
 
-    shelf = Shelf(sources, root)
-    page = "" if not sources else "models.html" if shelf.models() else "runs.html"
+    models = ModelList(sources, root)
+    page = "" if not sources else "models.html" if models.models() else "runs.html"
     browser = sys.stdout.isatty() and not no_open
     serve(
-        shelf,
+        models,
         port,
         lambda address: click.echo(f"tiebeam studio: {address}  (Ctrl-C stops it)"),
         page if browser else None,

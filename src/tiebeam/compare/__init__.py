@@ -1,4 +1,7 @@
-"""Tied against untied, side by side on one text, with a report that claims no more than the runs show."""
+"""Compare tied and untied models: train both on one text and report the difference with its uncertainty.
+
+`compare` trains the runs, collects their metrics and writes report.html, report.json and figures/.
+"""
 
 from tiebeam.compare.comparison import Comparison, compare
 from tiebeam.compare.train_runs import Interrupted

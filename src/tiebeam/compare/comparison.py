@@ -1,4 +1,4 @@
-"""The whole comparison: train, examine, judge, write report.json, the figures and report.html."""
+"""Run a whole comparison: train, collect metrics, compute the verdict, write report.json, figures and report.html."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import numpy as np
 
 from tiebeam._fs import write_text
 from tiebeam._version import __version__
-from tiebeam.compare.exhibits import heat, samples
-from tiebeam.compare.held_out_losses import mean_and_error, token_counts
-from tiebeam.compare.run_metrics import Examined, examine
-from tiebeam.compare.table_similarity import alignment, chance_overlap
-from tiebeam.compare.train_runs import Report, claim, run_all
-from tiebeam.compare.variants import MATCHES, VARIANTS, Variant, contenders
-from tiebeam.compare.verdict import judge
+from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
+from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
+from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
+from tiebeam.compare.run_metrics import RunMetrics, collect_metrics
+from tiebeam.compare.text_samples import sample_continuations
+from tiebeam.compare.train_runs import OnRecord, prepare_directory, run_all
+from tiebeam.compare.variants import MATCHES, VARIANTS, Variant, variant_configs
+from tiebeam.compare.verdict import compute_verdict
 from tiebeam.errors import BadRequest
 from tiebeam.lens.zero_layer import study
 from tiebeam.train import Settings
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 PAGE, DOCUMENT, FIGURES = "report.html", "report.json", "figures"
-_BIGRAM_TOKENS = 1023  # the most frequent; a fit's time grows with the square of its vocabulary
-_OFTEN = 10  # a row seen less often is mostly where it began, and says nothing about alignment
+_BIGRAM_TOKENS = 1023  # the most frequent; the time of a fit grows with the square of its vocabulary
+_MIN_COUNT = 10  # rows of rarer tokens are close to their initial values and tell nothing about alignment
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` leaves: the report's document, and where it is."""
+    """Result of `compare`: the content of report.json, and the directory."""
 
     out: Path
     document: dict[str, Any]
@@ -50,57 +51,63 @@ class Comparison:
 def compare(
     base: Settings, corpus: Corpus, out: Path, *, variants: Sequence[Variant] = (VARIANTS["tied"], VARIANTS["untied"]),
     seeds: int = 1, match: str | None = None, anchor: str = "tied", bigram_dim: int = 64, bigram_steps: int = 250,
-    force: bool = False, apart: bool = True, command: str = "", report: Report | None = None,
+    force: bool = False, in_subprocess: bool = True, command: str = "", report: OnRecord | None = None,
     progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:  # fmt: skip
-    """Run the comparison at `out`, or go on with it. `base.minutes` or `base.steps` is the length of each run.
+    """Run the comparison in `out`, or resume it. `base.minutes` or `base.steps` is the length of each run.
 
-    `apart` trains each run in a process of its own, which is what its peak memory is measured on.
+    `match` is what is equal between variants: "steps", "time" or "params" (then `anchor` is the variant whose
+    parameter count the others are matched to). `in_subprocess` trains each run in its own subprocess, which is needed
+    to measure its peak memory. `report` receives every training record, `progress` the stages after training.
+
+        corpus = build_corpus(["books/"])
+        result = compare(base_settings(minutes=1.0), corpus, Path("comparison"))
+        print(result.document["verdict"]["sentences"][0])
     """
     stage = progress or (lambda what, done, total: None)
     match = match or ("steps" if base.minutes is None else "time")
     if match not in MATCHES:
-        raise BadRequest(f"--match is {match!r}; it is one of {', '.join(MATCHES)}")
+        raise BadRequest(f'match="{match}" is not one of {", ".join(MATCHES)}')
     if match == "time" and base.minutes is None:
-        raise BadRequest("--match time needs --minutes M; with --steps N the runs are equal in steps")
+        raise BadRequest('match="time" needs a time such as minutes=1; with steps=500 the runs are equal in steps')
     if not 1 <= seeds <= 100:
-        raise BadRequest(f"--seeds is {seeds}; take 1, or 3 for error bars")
+        raise BadRequest(f"seeds={seeds} is not between 1 and 100; use seeds=3 for error bars")
     if anchor not in VARIANTS:
-        raise BadRequest(f"--anchor is {anchor!r}; it is one of {', '.join(VARIANTS)}")
-    field = contenders(base, list(variants), corpus.vocab, match, anchor)
-    asked = {
+        raise BadRequest(f'anchor="{anchor}" is not one of {", ".join(VARIANTS)}')
+    configs = variant_configs(base, list(variants), corpus.vocab, match, anchor)
+    identity = {
         "settings": json.loads(json.dumps({**base.to_dict(), "threads": None})), "match": match, "anchor": anchor,
         "corpus": corpus.to_dict()["digest"], "vocab": corpus.vocab,
     }  # fmt: skip
-    plan = claim(out, {**asked, "threads": base.threads or free_threads(), "command": command}, force)
+    plan = prepare_directory(out, {**identity, "threads": base.threads or free_threads(), "command": command}, force)
     numbers = [base.seed + i for i in range(seeds)]
     runs = run_all(
-        field, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps", force=force, apart=apart,
-        report=report, interrupted=interrupted,
+        configs, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps", force=force,
+        in_subprocess=in_subprocess, report=report, interrupted=interrupted,
     )  # fmt: skip
     counts = token_counts(corpus)
-    examined = []
+    metrics = []
     for done, run in enumerate(runs):
-        stage("examining the runs", done, len(runs))
-        examined.append(examine(run, corpus, counts))
-    stage("examining the runs", len(runs), len(runs))
-    zero = study(
+        stage("collecting metrics", done, len(runs))
+        metrics.append(collect_metrics(run, corpus, counts))
+    stage("collecting metrics", len(runs), len(runs))
+    bigrams = study(
         corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
         progress=progress,
     )  # fmt: skip
-    stage("drawing", 0, 0)
+    stage("drawing figures", 0, 0)
     document = {
         "tiebeam": __version__,
-        "verdict": judge(examined, corpus, match).to_dict(),
+        "verdict": compute_verdict(metrics, corpus, match).to_dict(),
         "match": match,
         "anchor": anchor if match == "params" else None,
         "seeds": numbers,
-        "variants": [_variant(v, examined) for v in variants],
-        "runs": [e.record for e in examined],
-        "alignment": _alignment(examined, counts),
-        "bigrams": zero.to_dict(),
-        "heat": heat(corpus, examined),
-        "samples": samples(corpus, examined),
+        "variants": [_variant_row(v, metrics) for v in variants],
+        "runs": [m.record for m in metrics],
+        "alignment": _alignment(metrics, counts),
+        "bigrams": bigrams.to_dict(),
+        "heat": bigram_heatmaps(corpus, metrics),
+        "samples": sample_continuations(corpus, metrics),
         "corpus": corpus.to_dict(),
         "command": command,
         "machine": _machine(plan["threads"]),
@@ -110,7 +117,7 @@ def compare(
 
 
 def write(out: Path, document: dict[str, Any]) -> None:
-    """report.json, figures/ and report.html from one document; each file moved into place whole."""
+    """Write report.json, figures/ and report.html from one document, each file atomically."""
     from tiebeam.compare.figures import draw
     from tiebeam.compare.report_page import page
 
@@ -119,9 +126,9 @@ def write(out: Path, document: dict[str, Any]) -> None:
     write_text(out / PAGE, page(document, figures))
 
 
-def _variant(variant: Variant, examined: Sequence[Examined]) -> dict[str, Any]:
-    """One row of the table: means over seeds, with standard errors where there are several."""
-    mine = [e.record for e in examined if e.run.contender.variant.name == variant.name]
+def _variant_row(variant: Variant, metrics: Sequence[RunMetrics]) -> dict[str, Any]:
+    """One row of the table: means over seeds, with standard errors if there are several."""
+    mine = [m.record for m in metrics if m.run.config.variant.name == variant.name]
     row: dict[str, Any] = {
         "name": variant.name, "title": variant.title, "colour": variant.colour, "params": mine[0]["params"],
         "note": mine[0]["note"],
@@ -129,30 +136,30 @@ def _variant(variant: Variant, examined: Sequence[Examined]) -> dict[str, Any]:
     for key in ("val_bpb", "packed_bpb", "tokens_per_second", "steps", "seconds", "peak_bytes", "disk_bytes",
                 "packed_bytes"):  # fmt: skip
         values = [record[key] for record in mine if record[key] is not None]
-        row[key], row[f"{key}_error"] = mean_and_error(values) if values else (None, None)
+        row[key], row[f"{key}_error"] = mean_and_standard_error(values) if values else (None, None)
     return row
 
 
-def _alignment(examined: Sequence[Examined], counts: Any) -> list[dict[str, Any]]:
-    """The tied table against the two tables of the untied run with the same seed."""
-    by_seed: dict[int, dict[str, Examined]] = {}
-    for e in examined:
-        by_seed.setdefault(e.run.seed, {})[e.run.contender.variant.name] = e
-    often = np.flatnonzero(counts >= _OFTEN)
-    if len(often) < 20:
-        often = np.arange(len(counts))
+def _alignment(metrics: Sequence[RunMetrics], counts: Any) -> list[dict[str, Any]]:
+    """Similarity of the tied matrix to the embedding and LM head of the untied run with the same seed."""
+    by_seed: dict[int, dict[str, RunMetrics]] = {}
+    for m in metrics:
+        by_seed.setdefault(m.run.seed, {})[m.run.config.variant.name] = m
+    rows_used = np.flatnonzero(counts >= _MIN_COUNT)
+    if len(rows_used) < 20:
+        rows_used = np.arange(len(counts))
     rows = []
-    for seed, sides in by_seed.items():
-        if {"tied", "untied"} <= set(sides):
-            tied, two = sides["tied"], sides["untied"]
+    for seed, variants in by_seed.items():
+        if {"tied", "untied"} <= set(variants):
+            tied, untied = variants["tied"], variants["untied"]
             rows.append(
                 {
                     "seed": seed,
-                    "rows": len(often),
-                    "embed": alignment(tied.embed[often], two.embed[often]),
-                    "head": alignment(tied.embed[often], two.head[often]),
-                    "each_other": alignment(two.embed[often], two.head[often]),
-                    "knn_by_chance": chance_overlap(len(often)),
+                    "rows": len(rows_used),
+                    "embed": alignment(tied.embed[rows_used], untied.embed[rows_used]),
+                    "head": alignment(tied.embed[rows_used], untied.head[rows_used]),
+                    "each_other": alignment(untied.embed[rows_used], untied.head[rows_used]),
+                    "knn_by_chance": expected_knn_overlap(len(rows_used)),
                 }
             )
     return rows
@@ -168,5 +175,5 @@ def _machine(threads: int) -> dict[str, Any]:
 
 
 def base_settings(**options: Any) -> Settings:
-    """Settings of a comparison: those of a run, with fewer looks at the held-out text on the way."""
+    """Training settings of a comparison: those of a run, with fewer validations during training."""
     return replace(Settings(**options), validate_every=0.125)

@@ -1,13 +1,14 @@
-"""The figures, by matplotlib: SVG and PNG files for a paper, and the same drawings as inline SVG for the page.
+"""Figures of the report (matplotlib): SVG and PNG files, and the same drawings as inline SVG for the page.
 
-Each is drawn narrow enough to be read on a phone. Inline, ink becomes `currentColor` so that it follows the page's
-light or dark; in the files it stays ink on white.
+Each is narrow enough for a phone. Inline, the text colour becomes `currentColor`, so that it follows the page's light
+or dark theme; the files have a white background.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 INK, RULE = "#1b1f24", "#9aa3ad"
 _SIZE = (5.3, 3.3)
+MATRIX_NAMES = {"embed": "embedding", "head": "LM head"}
 _STYLE: Any = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": RULE, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False,
@@ -25,39 +27,39 @@ _STYLE: Any = {
 }  # fmt: skip
 
 
-def draw(document: dict[str, Any], where: Path) -> dict[str, str]:
-    """Every figure this document has data for: files in `where`, and inline SVG by name."""
+def draw(document: dict[str, Any], directory: Path) -> dict[str, str]:
+    """Draw every figure that the document has data for: files in `directory`, and inline SVG by name."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    where.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     inline = {}
-    jobs: dict[str, tuple[Any, tuple[float, float]]] = dict(_FIGURES)
+    painters: dict[str, tuple[Any, tuple[float, float]]] = dict(_FIGURES)
     for name in ("pmi", "antisymmetric", *document["heat"]["paths"]):
-        jobs[f"heat-{name}"] = (partial(_heat, name=name), (5.3, 4.9))
+        painters[f"heat-{name}"] = (partial(_heatmap, name=name), (5.3, 4.9))
     with matplotlib.rc_context(_STYLE):
-        for name, (paint, size) in jobs.items():
+        for name, (paint, size) in painters.items():
             figure = Figure(figsize=size)
             FigureCanvasAgg(figure)
             if paint(figure, document) is False:
                 continue
-            figure.savefig(where / f"{name}.png", dpi=200, facecolor="white", metadata={"Software": None})
-            held = io.StringIO()
-            figure.savefig(held, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-            drawing = held.getvalue()
-            (where / f"{name}.svg").write_text(_on_white(drawing), "utf-8")
+            figure.savefig(directory / f"{name}.png", dpi=200, facecolor="white", metadata={"Software": None})
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+            drawing = buffer.getvalue()
+            (directory / f"{name}.svg").write_text(_on_white(drawing), "utf-8")
             inline[name] = _inlined(drawing, name)
     return inline
 
 
 def _on_white(svg: str) -> str:
-    """A file may be opened on any ground; it brings its own."""
+    """Add a white background to an SVG file."""
     return re.sub(r"(<svg[^>]*>)", r'\1\n <rect width="100%" height="100%" fill="white"/>', svg, count=1)
 
 
 def _inlined(svg: str, name: str) -> str:
-    """The drawing itself, without a prologue, sized by the page, its ids its own."""
+    """Prepare an SVG for the page: no prologue, no fixed size, ids prefixed with the figure's name."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
@@ -73,8 +75,8 @@ def _colours(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
 
 
-def _seeded(document: dict[str, Any]) -> list[tuple[dict[str, Any], str, str | None]]:
-    """(run, colour, label on the first of its variant)"""
+def _runs_with_labels(document: dict[str, Any]) -> list[tuple[dict[str, Any], str, str | None]]:
+    """Rows of (run, colour, legend label); only the first run of a variant has a label."""
     colours, seen, rows = _colours(document), set(), []
     for run in document["runs"]:
         title, colour = colours[run["variant"]]
@@ -86,12 +88,12 @@ def _seeded(document: dict[str, Any]) -> list[tuple[dict[str, Any], str, str | N
 def _held_out(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
     by_time = document["match"] == "time"
-    for run, colour, label in _seeded(document):
+    for run, colour, label in _runs_with_labels(document):
         x = [p["seconds"] if by_time else p["step"] for p in run["val_curve"]]
         y = [p["val_bpb"] for p in run["val_curve"]]
         axes.plot(x, y, color=colour, label=label, marker="o", markersize=3.5)
         axes.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=7)
-    axes.set_xlabel("seconds of training" if by_time else "steps")
+    axes.set_xlabel("training time, s" if by_time else "steps")
     axes.set_ylabel("held-out bits per byte")
     axes.legend()
 
@@ -101,20 +103,16 @@ def _training(figure: Any, document: dict[str, Any]) -> bool | None:
     by_time = document["match"] == "time"
     if all(len(run["curve"]) < 2 for run in document["runs"]):
         return False
-    for run, colour, label in _seeded(document):
-        x = np.array([p["seconds"] if by_time else p["step"] for p in run["curve"]])
-        y = np.array([p["loss"] for p in run["curve"]])
-        width = max(1, len(y) // 40)
-        smooth = np.convolve(y, np.ones(width) / width, "valid")
-        axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
-        axes.plot(x[width - 1 :], smooth, color=colour, label=label)
-    axes.set_xlabel("seconds of training" if by_time else "steps")
+    for run, colour, label in _runs_with_labels(document):
+        x = [p["seconds"] if by_time else p["step"] for p in run["curve"]]
+        _plot_smoothed(axes, x, [p["loss"] for p in run["curve"]], colour, label)
+    axes.set_xlabel("training time, s" if by_time else "steps")
     axes.set_ylabel("training loss, nats per token")
     axes.legend()
     return None
 
 
-def _plane(figure: Any, document: dict[str, Any]) -> None:
+def _size_and_loss(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
     for v in document["variants"]:
         for key, bpb, fill in (("disk_bytes", "val_bpb", True), ("packed_bytes", "packed_bpb", False)):
@@ -127,7 +125,7 @@ def _plane(figure: Any, document: dict[str, Any]) -> None:
             [v["disk_bytes"] / 1e6, v["packed_bytes"] / 1e6], [v["val_bpb"], v["packed_bpb"]], color=v["colour"],
             linewidth=0.8, linestyle=":",
         )  # fmt: skip
-    axes.set_xlabel("size in MB (filled: checkpoint, open: packed)")
+    axes.set_xlabel("size, MB (filled: checkpoint, open: packed)")
     axes.set_ylabel("held-out bits per byte")
     axes.set_xlim(left=0)
     axes.margins(y=0.25)
@@ -138,41 +136,48 @@ def _gradient(figure: Any, document: dict[str, Any]) -> bool | None:
     axes = figure.subplots()
     if not any(run["gradient"] for run in document["runs"]):
         return False
-    for run, colour, label in _seeded(document):
+    for run, colour, label in _runs_with_labels(document):
         if run["gradient"]:
-            x = np.array([100 * p["done"] for p in run["gradient"]])
-            y = np.array([100 * p["head_share"] for p in run["gradient"]])
-            width = max(1, len(y) // 40)
-            axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
-            axes.plot(x[width - 1 :], np.convolve(y, np.ones(width) / width, "valid"), color=colour, label=label)
+            x = [100 * p["done"] for p in run["gradient"]]
+            _plot_smoothed(axes, x, [100 * p["head_share"] for p in run["gradient"]], colour, label)
     axes.axhline(50, color=RULE, linewidth=1)
     axes.set_ylim(0, 100)
-    axes.set_xlabel("% of the run")
-    axes.set_ylabel("the head's share of the gradient, %")
+    axes.set_xlabel("training progress, %")
+    axes.set_ylabel("LM head share of gradient norm, %")
     axes.legend()
     return None
 
 
+def _matrices_of_first_seed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
+    """(run, "embed" or "head", line style); a tied run has one matrix."""
+    for run in document["runs"]:
+        if run["seed"] == document["seeds"][0]:
+            title, colour = _colours(document)[run["variant"]]
+            for matrix, line in (("embed", "-"),) if run["tied_at_end"] else (("embed", "-"), ("head", "--")):
+                label = title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"
+                yield run, matrix, {"linestyle": line, "color": colour, "label": label}
+
+
+def _plot_smoothed(axes: Any, x: list[float], y: list[float], colour: str, label: str | None) -> None:
+    """Plot the values faintly and their running mean in bold."""
+    width = max(1, len(y) // 40)
+    axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
+    axes.plot(x[width - 1 :], np.convolve(y, np.ones(width) / width, "valid"), color=colour, label=label)
+
+
 def _spectrum(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
-    first = document["seeds"][0]
-    for run, colour, _ in _seeded(document):
-        if run["seed"] != first:
-            continue
-        title = _colours(document)[run["variant"]][0]
-        ends = (("embed", "-"), ("head", "--")) if not run["tied_at_end"] else (("embed", "-"),)
-        for end, line in ends:
-            kept = 100 * np.cumsum(run["spectrum"][end])
-            label = title if run["tied_at_end"] else f"{title}, {end}"
-            axes.plot(np.arange(1, len(kept) + 1), kept, line, color=colour, label=label)
+    for run, matrix, style in _matrices_of_first_seed(document):
+        cumulative = 100 * np.cumsum(run["spectrum"][matrix])
+        axes.plot(np.arange(1, len(cumulative) + 1), cumulative, **style)
     axes.set_xlabel("rank")
-    axes.set_ylabel("% of the table's energy kept")
+    axes.set_ylabel("cumulative squared singular values, %")
     axes.set_ylim(0, 102)
     axes.legend(loc="lower right")
 
 
 def _bands(figure: Any, document: dict[str, Any]) -> bool | None:
-    """Each variant's loss less the first's, from common tokens to rare: who pays."""
+    """Loss of each variant minus the first one's, by token frequency."""
     titles = [v["name"] for v in document["variants"]]
     if len(titles) < 2:
         return False
@@ -189,28 +194,21 @@ def _bands(figure: Any, document: dict[str, Any]) -> bool | None:
     axes.axhline(0, color=INK, linewidth=0.8)
     sizes = [b["tokens"] for b in document["runs"][0]["bands"]]
     axes.set_xticks(at, [f"{n:,}" for n in sizes])
-    axes.set_xlabel("tokens in each fifth of the text, common to rare")
-    axes.set_ylabel(f"nats against {_colours(document)[titles[0]][0]}")
+    axes.set_xlabel("tokens per fifth of the text, frequent to rare")
+    axes.set_ylabel(f"loss minus {_colours(document)[titles[0]][0]}, nats")
     axes.legend()
     return None
 
 
 def _norms(figure: Any, document: dict[str, Any]) -> None:
     axes = figure.subplots()
-    first = document["seeds"][0]
-    for run, colour, _ in _seeded(document):
-        if run["seed"] != first:
-            continue
-        title = _colours(document)[run["variant"]][0]
-        ends = (("embed", "-"), ("head", "--")) if not run["tied_at_end"] else (("embed", "-"),)
-        for end, line in ends:
-            rows = run["norms"]["rows"]
-            label = title if run["tied_at_end"] else f"{title}, {end}"
-            axes.plot([r["count"] for r in rows], [r[end] for r in rows], line, color=colour, label=label, marker=".")
+    for run, matrix, style in _matrices_of_first_seed(document):
+        rows = run["norms"]["rows"]
+        axes.plot([r["count"] for r in rows], [r[matrix] for r in rows], marker=".", **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("times seen in training text")
-    axes.set_ylabel("mean norm of the row")
+    axes.set_xlabel("count in training text")
+    axes.set_ylabel("mean row norm")
     axes.legend()
 
 
@@ -230,16 +228,16 @@ def _bigrams(figure: Any, document: dict[str, Any]) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def _heat(figure: Any, document: dict[str, Any], name: str) -> None:
+def _heatmap(figure: Any, document: dict[str, Any], name: str) -> None:
     axes = figure.subplots()
-    held = document["heat"]
-    text = np.array(held["pmi"])
+    heat = document["heat"]
+    text = np.array(heat["pmi"])
     matrix = {"pmi": text, "antisymmetric": (text - text.T) / 2}.get(name)
     if matrix is None:
-        matrix = np.array(held["paths"][name])
+        matrix = np.array(heat["paths"][name])
     limit = float(np.quantile(np.abs(matrix), 0.98)) or 1.0
     shown = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    labels = [_plain(label) for label in held["labels"]]
+    labels = [_plain(label) for label in heat["labels"]]
     axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.grid(visible=False)
@@ -249,14 +247,14 @@ def _heat(figure: Any, document: dict[str, Any], name: str) -> None:
 
 
 def _plain(label: str) -> str:
-    """matplotlib reads $ as mathematics."""
+    """Escape $, which matplotlib would read as math."""
     return label.replace("$", r"\$") or "''"
 
 
 _FIGURES: dict[str, tuple[Any, tuple[float, float]]] = {
     "held-out": (_held_out, _SIZE),
     "training": (_training, _SIZE),
-    "plane": (_plane, _SIZE),
+    "plane": (_size_and_loss, _SIZE),
     "gradient": (_gradient, _SIZE),
     "bands": (_bands, _SIZE),
     "norms": (_norms, _SIZE),

@@ -1,6 +1,6 @@
-"""The loss of every held-out target, and what follows from having them all: who pays, and how sure it is.
+"""Loss of every held-out target, the mean loss by token frequency, and standard errors.
 
-The same targets in the same order for every variant, so differences are paired, document by document.
+Every variant is evaluated on the same targets in the same order, so differences are paired by document.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BANDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """Tokens of one range of frequency: together about a fifth of all that is written."""
+class FrequencyBand:
+    """Tokens of one frequency range, which together make up about a fifth of the text."""
 
     tokens: int
     least: int
@@ -35,8 +35,8 @@ class Band:
         return asdict(self)
 
 
-def losses_of(model: GPT, corpus: Corpus, batch: int = 16) -> Losses:
-    """Nats of every held-out target, in order."""
+def held_out_losses(model: GPT, corpus: Corpus, batch: int = 16) -> Losses:  # -> [N]
+    """Loss in nats of every held-out target, in order."""
     import torch
 
     from tiebeam.corpus import every_target
@@ -51,26 +51,28 @@ def losses_of(model: GPT, corpus: Corpus, batch: int = 16) -> Losses:
 
 
 def token_counts(corpus: Corpus) -> NDArray[np.int64]:  # -> [V]
-    """How often each token is in the training split."""
+    """Number of occurrences of each token in the training split."""
     total = np.zeros(corpus.vocab, np.int64)
     for chunk in corpus.train.chunks():
         total += np.bincount(chunk, minlength=corpus.vocab)
     return total
 
 
-def bands(losses: Losses, targets: NDArray[Any], counts: NDArray[np.int64], number: int = BANDS) -> list[Band]:
-    """The mean loss by how common the target is, common first; each band is about as much text as the next."""
+def loss_by_frequency(
+    losses: Losses, targets: NDArray[Any], counts: NDArray[np.int64], number: int = BANDS
+) -> list[FrequencyBand]:
+    """Mean loss by frequency of the target token, most frequent first; each band is about the same amount of text."""
     order = np.argsort(-counts, kind="stable")
     mass = np.cumsum(counts[order]) / max(1, counts.sum())
-    place = np.empty(len(counts), np.int64)
-    place[order] = np.minimum(number - 1, (number * (mass - 1e-12)).astype(np.int64))
-    of_target = place[targets]
+    band = np.empty(len(counts), np.int64)
+    band[order] = np.minimum(number - 1, (number * (mass - 1e-12)).astype(np.int64))
+    of_target = band[targets]
     found = []
     for i in range(number):
-        mine, here = counts[place == i], of_target == i
+        mine, here = counts[band == i], of_target == i
         if here.any():
             found.append(
-                Band(
+                FrequencyBand(
                     int(mine.size), int(mine.min()), int(mine.max()), float(here.mean()),
                     float(losses[here].astype(np.float64).mean()),
                 )
@@ -78,12 +80,12 @@ def bands(losses: Losses, targets: NDArray[Any], counts: NDArray[np.int64], numb
     return found
 
 
-def paired_error(a: Losses, b: Losses, corpus: Corpus) -> float:
-    """The standard error of bpb(a) - bpb(b) from the choice of held-out documents, as a ratio estimator's."""
+def paired_standard_error(a: Losses, b: Losses, corpus: Corpus) -> float:  # [N], [N]
+    """Standard error of bpb(a) - bpb(b) over held-out documents, as of a ratio estimator."""
     tokens = np.asarray(corpus.val[:])
     targets, previous = tokens[1:], tokens[:-1]
     group = np.cumsum(previous == corpus.boundary)
-    if group[-1] < 8:  # too few documents to compare: stretches of text instead
+    if group[-1] < 8:  # too few documents: use 32 equal spans of text instead
         group = np.arange(len(targets)) * 32 // len(targets)
     group = group - group[0]
     table = corpus.bytes_per_token
@@ -99,7 +101,11 @@ def paired_error(a: Losses, b: Losses, corpus: Corpus) -> float:
     return float(np.sqrt(n / (n - 1) * (residual**2).sum()) / text.sum() / np.log(2))
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Over seeds: the mean, and its standard error (None for one)."""
+def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean over seeds, and its standard error (None for one value).
+
+    >>> mean_and_standard_error([2.0])
+    (2.0, None)
+    """
     array = np.asarray(values, np.float64)
     return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else None

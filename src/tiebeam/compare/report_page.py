@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else. No script, no request; light and dark; narrow, wide and on paper."""
+"""report.html: one self-contained file without scripts or requests, for light and dark themes, phones and print."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from tiebeam.budget import human, human_bytes
+from tiebeam.compare.figures import MATRIX_NAMES
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6570;--rule:#d9dee3;--paper:#fff;--card:#f6f8fa;--tied:#2a86c8;
@@ -21,7 +22,7 @@ h1{font-size:1.05rem;font-weight:600;color:var(--soft);margin:0 0 .6rem}
 h2{font-size:1.25rem;margin:2.6rem 0 .4rem}
 p{margin:.4rem 0;max-width:46rem}
 .verdict{font-size:1.5rem;line-height:1.32;font-weight:600;max-width:none;margin:.2rem 0 .7rem;text-wrap:pretty}
-.sure{font-size:1.05rem;color:var(--soft);max-width:52rem}
+.certainty{font-size:1.05rem;color:var(--soft);max-width:52rem}
 .soft,figcaption,.note{color:var(--soft);font-size:.9rem}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.1rem;
 margin:.9rem 0;align-items:start}
@@ -46,21 +47,21 @@ figure{border-color:#ccc}.grid{grid-template-columns:1fr 1fr}details>*{display:b
 """
 
 
-_BARS = "The same in bars: blue is one table, orange two, grey what lies between and the references."
+_BARS = "The same as bars: blue is tied, orange untied, grey the forms between and the references."
 
 
 def page(document: dict[str, Any], figures: dict[str, str]) -> str:
-    """The whole page, from report.json's document and the inline figures."""
+    """Build the page from the document of report.json and the inline figures."""
     verdict = document["verdict"]
     first, second = verdict["sentences"]
     parts = [
-        "<h1>To tie or not to tie</h1>",
+        "<h1>Tied vs untied embeddings</h1>",
         f'<p class="verdict">{escape(first)}</p>',
-        f'<p class="sure">{escape(second)}</p>',
-        _contenders(document),
-        *_learning(document, figures),
-        *_ends(document, figures),
-        *_direct(document, figures),
+        f'<p class="certainty">{escape(second)}</p>',
+        _variants(document),
+        *_curves(document, figures),
+        *_matrices(document, figures),
+        *_direct_path(document, figures),
         *_samples(document),
         *_settings(document),
     ]
@@ -69,13 +70,13 @@ def page(document: dict[str, Any], figures: dict[str, str]) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         'img-src data:">\n<link rel="icon" href="data:,">\n'
-        f"<title>To tie or not to tie · tiebeam</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>Tied vs untied embeddings · tiebeam</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body>\n</html>\n"
     )
 
 
-def _contenders(document: dict[str, Any]) -> str:
+def _variants(document: dict[str, Any]) -> str:
     rows = []
     for v in document["variants"]:
         rows.append(
@@ -92,33 +93,33 @@ def _contenders(document: dict[str, Any]) -> str:
             ]
         )
     heads = ["", "bits per byte", "parameters", "on disk", "packed", "packed bpb", "steps", "tokens/s", "peak memory"]
-    said = [f"{escape(v['title'])}: {escape(v['note'])}." for v in document["variants"] if v["note"]]
+    notes = [f"{escape(v['title'])}: {escape(v['note'])}." for v in document["variants"] if v["note"]]
     if any(v["name"] == "bridge" for v in document["variants"]):
-        said.append(
-            "A bridge has no word in an ordinary checkpoint: on disk it is multiplied out into a second table, so its "
-            "parameters are fewer than its bytes suggest."
+        notes.append(
+            "Standard checkpoints cannot store a bridge: on disk it is folded into a separate LM head, so the file is "
+            "larger than the parameter count suggests."
         )
     errors = "± is the standard error over seeds. " if len(document["seeds"]) > 1 else ""
-    said.append(
-        f"{errors}Packed: matrices in int8, tables in fp16, compressed, and measured again after unpacking. "
-        "Peak memory is what each run's own process grew by."
+    notes.append(
+        f"{errors}Packed: matrices in int8, embedding and LM head in fp16, compressed; its loss is measured after "
+        "unpacking. Peak memory is the memory growth of each run's subprocess."
     )
-    return _table(heads, rows) + f'<p class="note">{" ".join(said)}</p>'
+    return _table(heads, rows) + f'<p class="note">{" ".join(notes)}</p>'
 
 
-def _learning(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+def _curves(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     equal = {
-        "time": "Every run had the same training time; a faster one took more steps.",
-        "steps": "Every run took the same steps over the same batches.",
-        "params": f"Every model was brought to the parameters of the {document['anchor']} one.",
+        "time": "All runs had the same training time, so faster ones took more steps.",
+        "steps": "All runs took the same number of steps on the same batches.",
+        "params": f"All models were matched to the parameter count of the {document['anchor']} variant.",
     }[document["match"]]
-    yield "<h2>How they learned</h2>"
-    yield f"<p>{escape(equal)} The large dot is the whole held-out text; on the way only part of it is looked at.</p>"
+    yield "<h2>Training</h2>"
+    yield f"<p>{escape(equal)} The large dot is the loss on the whole held-out text; earlier points use a part.</p>"
     yield _grid(
         figures,
         {
-            "held-out": "Held-out bits per byte over the run.",
-            "plane": "Size against quality, as saved and as packed. Lower left is better.",
+            "held-out": "Held-out bits per byte during training.",
+            "plane": "Size and held-out loss, as checkpoint and packed. Lower left is better.",
             "training": "Training loss; the bold line is a running mean.",
             "bands": _bands_caption(document),
         },
@@ -128,26 +129,26 @@ def _learning(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str
 def _bands_caption(document: dict[str, Any]) -> str:
     found = document["runs"][0]["bands"]
     return (
-        "Who pays: the difference in loss by how common the target is. Below zero is better than "
-        f"{document['variants'][0]['title']}. Each group is about a fifth of the text; the first is "
-        f"{found[0]['tokens']:,} tokens, the last {found[-1]['tokens']:,}."
+        "Difference in loss by token frequency. Below zero is better than "
+        f"{document['variants'][0]['title']}. Each group is about a fifth of the text: {found[0]['tokens']:,} distinct "
+        f"tokens in the most frequent group, {found[-1]['tokens']:,} in the rarest."
     )
 
 
-def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
-    yield "<h2>What became of the tables</h2>"
-    went = f"<div><p>How far each table went from where it began:</p>{_drift(document)}</div>"
+def _matrices(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+    yield "<h2>Embedding and LM head</h2>"
+    drift = f"<div><p>Change of each matrix during training:</p>{_drift(document)}</div>"
     yield _grid(
         figures,
         {
-            "gradient": "Of the gradient that reaches the vocabulary, the head's share: its norm over the sum of both.",
-            "spectrum": "How much of each table its leading directions hold.",
-            "norms": "Norms of rows against how often the token was seen.",
+            "gradient": "LM head share of the gradient: the norm of its part over the sum of both norms.",
+            "spectrum": "Squared singular values, cumulative: how much of each matrix its leading directions hold.",
+            "norms": "Row norms by token frequency.",
         },
-        went,
+        drift,
     )
     if document["alignment"]:
-        rows, heads = [], ["", "linear map, held out", "best rotation", "neighbours in common"]
+        rows, heads = [], ["", "linear map, held out", "best rotation", "shared neighbours"]
         mean = {
             which: {
                 key: sum(a[which][key] for a in document["alignment"]) / len(document["alignment"])
@@ -156,20 +157,20 @@ def _ends(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
             for which in ("embed", "head", "each_other")
         }
         names = {
-            "embed": "tied table and the untied embedding",
-            "head": "tied table and the untied head",
-            "each_other": "the untied two with each other",
+            "embed": "tied matrix and untied embedding",
+            "head": "tied matrix and untied LM head",
+            "each_other": "untied embedding and untied LM head",
         }
         for which, name in names.items():
             m = mean[which]
             rows.append([name, f"{m['map_cosine']:.3f}", f"{m['procrustes']:.3f}", f"{100 * m['knn']:.1f}%"])
-        yield f"<p>{escape(_likeness(mean))}</p>"
+        yield f"<p>{escape(_which_is_more_similar(mean))}</p>"
         yield _table(heads, rows)
-        held = document["alignment"][0]
+        first = document["alignment"][0]
         yield (
-            f'<p class="note">Over {held["rows"]:,} tokens, centred. Cosine through a map fitted on other tokens; '
-            f"overlap of the best rotation; share of the ten nearest tokens that are the same (by chance "
-            f"{100 * held['knn_by_chance']:.1f}%).</p>"
+            f'<p class="note">Over {first["rows"]:,} centred rows. Cosine through a map fitted on other tokens; '
+            f"overlap with the best rotation; fraction of the ten nearest tokens that are the same (random: "
+            f"{100 * first['knn_by_chance']:.1f}%).</p>"
         )
 
 
@@ -177,46 +178,50 @@ def _drift(document: dict[str, Any]) -> str:
     rows = []
     for run in document["runs"]:
         if run["seed"] == document["seeds"][0]:
-            for end in ("embed",) if run["tied_at_end"] else ("embed", "head"):
-                d = run["drift"][end]
+            for matrix in ("embed",) if run["tied_at_end"] else ("embed", "head"):
+                d = run["drift"][matrix]
                 title = next(v["title"] for v in document["variants"] if v["name"] == run["variant"])
                 rows.append(
                     [
-                        escape(f"{title}, {'table' if run['tied_at_end'] else end}"),
+                        escape(title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"),
                         f"{d['relative']:.1f}×",
                         f"{d['cosine']:.3f}",
                         f"{d['norm_before']:.2f} → {d['norm_after']:.2f}",
                     ]
                 )
-    return _table(["", "distance", "cosine", "norm"], rows)
+    return _table(["", "relative change", "cosine", "norm"], rows)
 
 
-def _likeness(mean: dict[str, dict[str, float]]) -> str:
-    """Which end the tied table resembles, said only where the three measures agree."""
+def _which_is_more_similar(mean: dict[str, dict[str, float]]) -> str:
+    """Which matrix of the untied model the tied one resembles, if the three measures agree."""
     wins = [mean["head"][key] - mean["embed"][key] for key in ("map_cosine", "procrustes", "knn")]
     if all(w > 0 for w in wins):
-        return "By all three measures the tied table resembles the untied model's head more than its embedding."
+        return (
+            "By all three measures the tied matrix is more similar to the untied LM head than to the untied embedding."
+        )
     if all(w < 0 for w in wins):
-        return "By all three measures the tied table resembles the untied model's embedding more than its head."
-    return "The measures do not agree on which end of the untied model the tied table resembles more."
+        return (
+            "By all three measures the tied matrix is more similar to the untied embedding than to the untied LM head."
+        )
+    return "The three measures disagree on whether the tied matrix is more similar to the untied embedding or LM head."
 
 
-def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
+def _direct_path(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     found = document["bigrams"]
     among = f"{found['vocab']:,} tokens"
     if found["top"] is not None and found["vocab"] == found["top"] + 1:
         among = f"the {found['top']:,} most frequent tokens (all others count as one)"
-    yield "<h2>What no layers can say</h2>"
+    yield "<h2>The direct path: a model without layers</h2>"
     yield (
-        f"<p>Before any layer there is the path token → embedding → head. Fitted to this text's pairs at width "
-        f"{found['dim']} over {among}, judged on held-out documents:</p>"
+        f"<p>Token → embedding → LM head, without layers, fitted to the bigrams of this text at width "
+        f"{found['dim']} over {among} and evaluated on held-out documents:</p>"
     )
     rows = [["unigram", found["unigram"]], *([f["name"], f] for f in found["forms"].values())]
     rows.append(["smoothed bigram", found["smoothed_bigram"]])
     body = [[escape(str(name)), f"{fit['bits']:.3f}", f"{fit['params']:,}"] for name, fit in rows]
     b = found["bounds"]
     bounds = _table(
-        [f"best matrix of rank {b['dim']}", "energy left out"],
+        [f"best matrix of rank {b['dim']}", "energy not captured"],
         [
             ["any", f"{100 * b['any']:.1f}%"],
             ["symmetric", f"{100 * b['symmetric']:.1f}%"],
@@ -228,20 +233,20 @@ def _direct(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
     yield f'<div class="grid"><div>{table}{bounds}</div>{bars}</div>'
     yield "".join(f"<p>{escape(sentence)}</p>" for sentence in found["says"])
     captions = {
-        "heat-pmi": "This text's pairs: red where a pair is commoner than chance, blue where it is rarer. Read a row: "
-        "what comes after that token.",
-        "heat-antisymmetric": "Its antisymmetric half: what no symmetric path can say, that a comes before b and not "
-        "after.",
+        "heat-pmi": "PMI of token pairs in this text: red if a pair is more frequent than by chance, blue if less. "
+        "Each row shows the tokens that follow the row token.",
+        "heat-antisymmetric": "Its antisymmetric part, which a symmetric (tied) direct path cannot represent: that a "
+        "comes before b and not after.",
     }
     for v in document["variants"]:
         path = f"heat-{v['name']}"
-        captions[path] = f"What the {v['title']} model's embedding and head alone say of the same pairs (logits)."
+        captions[path] = f"Direct-path logit of the column token after the row token, {v['title']}."
     yield _grid(figures, captions)
 
 
 def _samples(document: dict[str, Any]) -> Iterable[str]:
-    yield "<h2>How they write</h2>"
-    yield '<p class="note">The same held-out opening (faint), one continuation each; temperature 0.7, one draw.</p>'
+    yield "<h2>Samples</h2>"
+    yield '<p class="note">The same held-out prompt (grey), one continuation each at temperature 0.7.</p>'
     titles = {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
     for sample in document["samples"]:
         title, colour = titles[sample["variant"]]
@@ -254,11 +259,11 @@ def _samples(document: dict[str, Any]) -> Iterable[str]:
 
 def _settings(document: dict[str, Any]) -> Iterable[str]:
     corpus, machine = document["corpus"], document["machine"]
-    yield "<h2>What it rests on</h2>"
+    yield "<h2>Setup</h2>"
     seeds = ", ".join(map(str, document["seeds"]))
     yield (
-        f"<p>{human_bytes(corpus['train']['bytes'])} of text in {corpus['train']['documents']:,} documents to learn "
-        f"from and {human_bytes(corpus['val']['bytes'])} in {corpus['val']['documents']:,} held out; a vocabulary of "
+        f"<p>Text: {human_bytes(corpus['train']['bytes'])} in {corpus['train']['documents']:,} documents for training, "
+        f"{human_bytes(corpus['val']['bytes'])} in {corpus['val']['documents']:,} held out. Vocabulary "
         f"{corpus['vocab']:,}; {'seed' if len(document['seeds']) == 1 else 'seeds'} {seeds}. Text digest "
         f"{escape(str(corpus['digest'])[:12])}.</p>"
     )
@@ -267,18 +272,18 @@ def _settings(document: dict[str, Any]) -> Iterable[str]:
         f"{escape(machine['python'])} on {escape(machine['system'])} {escape(machine['processor'])}, "
         f"{machine['cores']} cores, {machine['threads']} threads.</p>"
     )
-    yield f"<p>To do it again:</p><pre>{escape(document['command'])}</pre>"
+    yield f"<p>Command:</p><pre>{escape(document['command'])}</pre>"
     for run in document["runs"]:
         if run["seed"] == document["seeds"][0]:
             shown = escape(json.dumps(run["settings"], indent=2))
             yield (
-                f"<details><summary>Every setting of {escape(run['name'])}, {human(run['params'])} parameters</summary>"
+                f"<details><summary>All settings of {escape(run['name'])}, {human(run['params'])} parameters</summary>"
                 f"<pre>{shown}</pre></details>"
             )
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+    """Build a table; cells are HTML, headings are text."""
     top = "".join(f"<th>{escape(head)}</th>" for head in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,7 +1,7 @@
-"""What one finished run has to say: read off its own papers, and measured on its model.
+"""Collect a finished run's metrics: its training record, and measurements on its model.
 
-The figures of a run are those of its metrics.jsonl; what has to be measured (losses by target, the packed artifact,
-tables) is measured once and kept in the run directory.
+Curves come from metrics.jsonl. Measurements (loss per target, the packed artifact, the vocabulary matrices) are made
+once and stored in the run directory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.compare.held_out_losses import Losses, bands, losses_of
-from tiebeam.compare.table_similarity import drift, spectrum
-from tiebeam.compare.train_runs import MEMORY, Planned, final_of
+from tiebeam.compare.embedding_similarity import drift, spectrum
+from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_frequency
+from tiebeam.compare.train_runs import MEMORY, Run, final_metrics
 from tiebeam.lens.lens_report import norms_by_frequency
 from tiebeam.train import Evaluation, RunDirectory, Settings
 from tiebeam.train.pack_run import ship
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
 
-LOOKS, LOSSES = "examination.json", "losses.npy"
+MEASUREMENTS, LOSSES = "examination.json", "losses.npy"
 Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Examined:
-    """One run: its record for report.json, and the arrays that comparisons need."""
+class RunMetrics:
+    """Metrics of one run: the record for report.json, and the arrays that the comparison needs."""
 
-    run: Planned
+    run: Run
     record: dict[str, Any]
     losses: Losses  # [N]
     embed: Array  # [V, D]
     head: Array  # [V, D]
 
 
-def examine(run: Planned, corpus: Corpus, counts: NDArray[np.int64]) -> Examined:
-    """A finished run's record. Measurements that stand in the directory are used again."""
-    model = load(run.path, run.contender.settings, corpus)
-    embed, head = tables(model)
+def collect_metrics(run: Run, corpus: Corpus, counts: NDArray[np.int64]) -> RunMetrics:
+    """Collect a finished run's metrics, reusing measurements stored in its directory."""
+    model = load(run.path, run.config.settings, corpus)
+    embed, head = vocabulary_matrices(model)
     metrics = list(RunDirectory.open(run.path).metrics())
-    final = final_of(run.path)
-    settings = run.contender.settings
+    final = final_metrics(run.path)
+    settings = run.config.settings
     tokens = settings.step_tokens
-    looks, losses = _looks(run, corpus, counts, model, final)
+    measured, losses = _measurements(run, corpus, counts, model, final)
     peak = _json(run.path / MEMORY).get("peak_bytes")
     record = {
         "name": run.name,
-        "variant": run.contender.variant.name,
+        "variant": run.config.variant.name,
         "seed": run.seed,
         "path": str(run.path),
-        "note": run.contender.note,
-        "params": run.contender.params,
+        "note": run.config.note,
+        "params": run.config.params,
         "tied_at_end": model.tied,
         "steps": final["step"],
         "seconds": final["seconds"],
@@ -67,17 +67,17 @@ def examine(run: Planned, corpus: Corpus, counts: NDArray[np.int64]) -> Examined
         "tokens_per_second": tokens * final["step"] / final["seconds"] if final["seconds"] else None,
         "peak_bytes": peak,
         "disk_bytes": (run.path / MODEL).stat().st_size,
-        **looks,
+        **measured,
         "curve": [_pick(r, "step", "seconds", "loss") for r in metrics if "loss" in r],
         "val_curve": [_pick(r, "step", "seconds", "val_bpb", "val_tokens") for r in metrics if "val_bpb" in r],
         "gradient": [_pick(r, "step", "done", "head_share", "cosine") for r in metrics if "head_share" in r],
         "settings": settings.to_dict(),
     }
-    return Examined(run, record, losses, embed, head)
+    return RunMetrics(run, record, losses, embed, head)
 
 
 def load(path: Path, settings: Settings, corpus: Corpus) -> GPT:
-    """The model as it was trained, before anything is multiplied out for a checkpoint."""
+    """Load the model as trained, before a bridge is folded into the head for the checkpoint."""
     from tiebeam.nn import GPT
 
     tensors, facts = RunDirectory.open(path).load_state()
@@ -88,40 +88,40 @@ def load(path: Path, settings: Settings, corpus: Corpus) -> GPT:
     return model
 
 
-def tables(model: GPT) -> tuple[Array, Array]:  # -> [V, D], [V, D]
-    """Both ends as they are stored; the same one twice while tied."""
+def vocabulary_matrices(model: GPT) -> tuple[Array, Array]:  # -> [V, D], [V, D]
+    """Embedding and LM head; the same matrix twice if tied."""
     embed = model.table.weight.detach().numpy()
     return embed, embed if model.lm_head is None else model.lm_head.weight.detach().numpy()
 
 
-def _looks(
-    run: Planned, corpus: Corpus, counts: NDArray[np.int64], model: GPT, final: dict[str, Any]
+def _measurements(
+    run: Run, corpus: Corpus, counts: NDArray[np.int64], model: GPT, final: dict[str, Any]
 ) -> tuple[dict[str, Any], Losses]:
-    of_this = {"step": final["step"], "val_bpb": final["val_bpb"]}
-    held = _json(run.path / LOOKS)
-    if held.get("of") == of_this and (run.path / LOSSES).is_file():
-        return held["looks"], np.load(run.path / LOSSES, allow_pickle=False)
-    losses = losses_of(model, corpus)
+    identity = {"step": final["step"], "val_bpb": final["val_bpb"]}
+    stored = _json(run.path / MEASUREMENTS)
+    if stored.get("of") == identity and (run.path / LOSSES).is_file():
+        return stored["looks"], np.load(run.path / LOSSES, allow_pickle=False)
+    losses = held_out_losses(model, corpus)
     targets = np.asarray(corpus.val[1:]).astype(np.int64)
-    embed, head = tables(model)
-    begun = tables(_newborn(run.contender.settings, corpus))
+    embed, head = vocabulary_matrices(model)
+    initial = vocabulary_matrices(_initial_model(run.config.settings, corpus))
     before = Evaluation(final["val_loss"], final["val_bpb"], final["val_tokens"])
     shipped = ship(run.path, run.path.with_suffix(".tbp"), before=before)
-    looks = {
+    measured = {
         "packed_bytes": shipped.bytes,
         "packed_bpb": shipped.after.bpb,
-        "bands": [band.to_dict() for band in bands(losses, targets, counts)],
-        "drift": {"embed": drift(begun[0], embed), "head": drift(begun[1], head)},
+        "bands": [band.to_dict() for band in loss_by_frequency(losses, targets, counts)],
+        "drift": {"embed": drift(initial[0], embed), "head": drift(initial[1], head)},
         "spectrum": {"embed": _floats(spectrum(embed)), "head": _floats(spectrum(head))},
         "norms": norms_by_frequency((np.linalg.norm(embed, axis=1), np.linalg.norm(head, axis=1)), counts),
     }
     np.save(run.path / LOSSES, losses, allow_pickle=False)
-    (run.path / LOOKS).write_text(json.dumps({"of": of_this, "looks": looks}) + "\n", "utf-8")
-    return looks, losses
+    (run.path / MEASUREMENTS).write_text(json.dumps({"of": identity, "looks": measured}) + "\n", "utf-8")
+    return measured, losses
 
 
-def _newborn(settings: Settings, corpus: Corpus) -> GPT:
-    """The model that the run began with: the same seed draws the same weights."""
+def _initial_model(settings: Settings, corpus: Corpus) -> GPT:
+    """The model before training: the same seed gives the same initial weights."""
     import torch
 
     from tiebeam.nn import GPT

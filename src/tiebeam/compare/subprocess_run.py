@@ -1,7 +1,7 @@
-"""Train in a process of its own, so that its peak memory is its own and nothing is left over from the run before.
+"""Train a run in a subprocess, so that its peak memory can be measured and no state is left from earlier runs.
 
-The child reads one job from its standard input and answers in lines of JSON: the run's reports, then a result or an
-error. It stops when it is told to (SIGINT, which it takes between two steps), and when its parent is gone.
+The child reads one job from stdin and writes lines of JSON: the records of the run, then a result or an error. It stops
+on SIGINT (polled between steps) and when its parent has exited.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ main()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     finished: bool
     steps: int
     peak_bytes: int | None
-    """How far the process grew over what it held before training; None where that is unknown."""
+    """Memory growth of the process during training; None if unknown."""
 
 
-def train_apart(
+def train_in_subprocess(
     settings: Settings, corpus: Corpus, out: Path, *, resume: bool, force: bool,
     report: Callable[[dict[str, Any]], None], interrupted: Callable[[], bool],
-) -> Outcome:  # fmt: skip
-    """`train.train` in a child; the same files, the same errors."""
+) -> RunOutcome:  # fmt: skip
+    """Run `train.train` in a child process: same files, same errors."""
     job = {
         "settings": settings.to_dict(),
         "corpus": str(corpus.path),
@@ -56,7 +56,7 @@ def train_apart(
     }
     home = str(Path(tiebeam.__file__).parent.parent)
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    child = subprocess.Popen(  # noqa: S603 (our own program)
+    child = subprocess.Popen(  # noqa: S603 (runs our own module)
         [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         encoding="utf-8", env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
     )  # fmt: skip
@@ -68,23 +68,23 @@ def train_apart(
     try:
         child.stdin.write(json.dumps(job))
         child.stdin.close()
-        outcome: Outcome | None = None
+        outcome: RunOutcome | None = None
         while True:
             if interrupted() and child.poll() is None:
-                child.send_signal(signal.SIGINT)  # again and again: it may not be listening yet
+                child.send_signal(signal.SIGINT)  # sent repeatedly: the child may not have its handler yet
             try:
                 line = lines.get(timeout=0.2)
             except queue.Empty:
                 continue
             if line is None:
                 break
-            said = json.loads(line)
-            if "error" in said:
-                raise _error(said["kind"], said["error"])
-            if "outcome" in said:
-                outcome = Outcome(**said["outcome"])
+            message = json.loads(line)
+            if "error" in message:
+                raise _error(message["kind"], message["error"])
+            if "outcome" in message:
+                outcome = RunOutcome(**message["outcome"])
             else:
-                report(said)
+                report(message)
     except BaseException:
         child.kill()
         raise
@@ -94,8 +94,8 @@ def train_apart(
         child.stdout.close()
     if outcome is None:
         raise errors.TiebeamError(
-            f"the training of {out} ended without a word (exit code {child.returncode}), perhaps for lack of memory; "
-            "give the same command again to go on from its last saved state"
+            f"the training subprocess of {out} exited with code {child.returncode} without a result, possibly out "
+            "of memory; run the same command again to resume from its last checkpoint"
         )
     return outcome
 
@@ -114,34 +114,34 @@ def _error(kind: str, message: str) -> errors.TiebeamError:
 
 
 def main() -> None:
-    """The child's side."""
+    """Entry point of the child process."""
     stopped = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     answers = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints is not an answer
+    sys.stdout = sys.stderr  # so that a library's print does not mix with the JSON lines
 
-    def say(document: dict[str, Any]) -> None:
+    def send(document: dict[str, Any]) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
     job = json.load(sys.stdin)
     try:
-        say({"outcome": _work(job, say, stopped)})
+        send({"outcome": _train(job, send, stopped)})
     except errors.TiebeamError as error:
-        say({"error": str(error), "kind": type(error).__name__})
+        send({"error": str(error), "kind": type(error).__name__})
     except BrokenPipeError:
-        os._exit(1)  # the parent is gone; the state on disk is whole
+        os._exit(1)  # the parent has exited; the checkpoint on disk is complete
 
 
-def _work(job: dict[str, Any], say: Callable[[dict[str, Any]], None], stopped: threading.Event) -> dict[str, Any]:
-    from tiebeam.compare.peak_memory import Peak
+def _train(job: dict[str, Any], send: Callable[[dict[str, Any]], None], stopped: threading.Event) -> dict[str, Any]:
+    from tiebeam.compare.peak_memory import PeakMemory
     from tiebeam.corpus import build_corpus
     from tiebeam.train import Settings, train
 
     corpus = build_corpus([job["corpus"]])
-    with Peak() as peak:
+    with PeakMemory() as peak:
         result = train(
             Settings.from_dict(job["settings"]), corpus, Path(job["out"]), resume=job["resume"], force=job["force"],
-            report=say, interrupted=stopped.is_set,
+            report=send, interrupted=stopped.is_set,
         )  # fmt: skip
     return {"finished": result.finished, "steps": result.steps, "peak_bytes": peak.bytes}

@@ -1,8 +1,8 @@
-"""The contenders, and how they are made equal: in steps, in time, or in parameters.
+"""The variants of a comparison, and how they are matched: by steps, by time, or by parameters.
 
-Equal parameters: one variant keeps its shape, and every other one's MLPs are widened or narrowed until its exact
-count is as near as the width's grain allows; a model that would have to give up most of its MLPs gives up layers
-instead, or width. What was changed is said in words.
+With match="params" the anchor variant keeps its shape, and the MLP width of every other variant is changed until its
+exact parameter count is as close as possible. A model that would lose most of its MLP loses layers instead, or width.
+`VariantConfig.note` says what was changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from tiebeam.errors import BadRequest
 from tiebeam.train import Settings
 
-GRAIN = 8  # widths are multiples of this: odd ones are slow
+WIDTH_MULTIPLE = 8  # other widths are slow
 TOLERANCE = 0.02
 MATCHES = ("steps", "time", "params")
 
@@ -39,8 +39,8 @@ VARIANTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One variant with the settings it will train with (but for the seed), its parameters, and what was changed."""
+class VariantConfig:
+    """A variant with its training settings (except the seed), its parameter count, and what was changed to match it."""
 
     variant: Variant
     settings: Settings
@@ -49,73 +49,79 @@ class Contender:
 
 
 def parse_variants(text: str) -> list[Variant]:
-    """'tied,untied' -> variants in that order."""
+    """Parse a comma-separated list.
+
+    >>> [variant.name for variant in parse_variants("tied,untied")]
+    ['tied', 'untied']
+    """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in VARIANTS:
-            raise BadRequest(f"--variants has {name!r}; take any of {','.join(VARIANTS)}")
+            raise BadRequest(f'variants="{text}" has unknown {name!r}; use any of {",".join(VARIANTS)}')
     if not names or len(set(names)) < len(names):
-        raise BadRequest(f"--variants is {text!r}; name each variant once, such as tied,untied")
+        raise BadRequest(f'variants="{text}" must name each variant once, for example tied,untied')
     return [VARIANTS[name] for name in names]
 
 
-def contenders(
+def variant_configs(
     base: Settings, variants: list[Variant], vocab: int, match: str, anchor: str = "tied"
-) -> list[Contender]:
-    """Every variant's settings. With match 'params' all are brought to the count of `anchor` at its full shape."""
+) -> list[VariantConfig]:
+    """Settings of every variant. With match="params" all are matched to the parameter count of `anchor`."""
     if match not in MATCHES:
-        raise BadRequest(f"--match is {match!r}; it is one of {', '.join(MATCHES)}")
+        raise BadRequest(f'match="{match}" is not one of {", ".join(MATCHES)}')
     plain = [(v, replace(base, **v.changes)) for v in variants]
     if match != "params":
-        return [Contender(v, s, count_params(s, vocab)) for v, s in plain]
+        return [VariantConfig(v, s, count_params(s, vocab)) for v, s in plain]
     goal = count_params(replace(base, **VARIANTS[anchor].changes), vocab)
     return [_matched(v, s, vocab, goal) for v, s in plain]
 
 
 def count_params(settings: Settings, vocab: int) -> int:
-    """Parameters at the end of the run: one that unties on the way ends with two tables."""
+    """Parameters at the end of the run: a run that unties during training ends with an embedding and an LM head."""
     import torch
 
     from tiebeam.nn import GPT
 
     with torch.random.fork_rng(devices=[]):
         model = GPT(settings.model(vocab))
-    ends = 0 if isinstance(settings.tie, bool) else model.table.weight.numel()
-    return sum(p.numel() for p in model.parameters()) + ends
+    untied_later = 0 if isinstance(settings.tie, bool) else model.table.weight.numel()
+    return sum(p.numel() for p in model.parameters()) + untied_later
 
 
-def _matched(variant: Variant, settings: Settings, vocab: int, goal: int) -> Contender:
+def _matched(variant: Variant, settings: Settings, vocab: int, goal: int) -> VariantConfig:
     before = count_params(settings, vocab)
     if before == goal:
-        return Contender(variant, settings, before, "as it is")
-    best: Contender | None = None
+        return VariantConfig(variant, settings, before, "unchanged")
+    best: VariantConfig | None = None
     for shape in _shapes(settings):
-        narrow, wide = (count_params(replace(shape, mlp_dim=w), vocab) for w in (GRAIN, 2 * GRAIN))
-        per_unit = (wide - narrow) / GRAIN  # the count is linear in the width
-        width = max(GRAIN, round((goal - narrow) / per_unit / GRAIN + 1) * GRAIN)
+        narrow, wide = (count_params(replace(shape, mlp_dim=w), vocab) for w in (WIDTH_MULTIPLE, 2 * WIDTH_MULTIPLE))
+        per_unit = (wide - narrow) / WIDTH_MULTIPLE  # the count is linear in the width
+        width = max(WIDTH_MULTIPLE, round((goal - narrow) / per_unit / WIDTH_MULTIPLE + 1) * WIDTH_MULTIPLE)
         found = replace(shape, mlp_dim=width)
         params = count_params(found, vocab)
-        candidate = Contender(variant, found, params, _note(settings, found, params, goal))
+        candidate = VariantConfig(variant, found, params, _note(settings, found, params, goal))
         if best is None or abs(params - goal) < abs(best.params - goal):
             best = candidate
-        if 3 * width >= shape.mlp_dim and abs(params - goal) <= TOLERANCE * goal:  # not starved, and near enough
+        if (
+            3 * width >= shape.mlp_dim and abs(params - goal) <= TOLERANCE * goal
+        ):  # keeps a third of its MLP, and close enough
             return candidate
     assert best is not None
     if abs(best.params - goal) > TOLERANCE * goal:
         raise BadRequest(
-            f"{variant.title} cannot be brought to {goal:,} parameters: the nearest shape has {best.params:,}; "
-            "take a larger trunk (--layers, --dim) or a smaller --vocab"
+            f"{variant.title} cannot be matched to {goal:,} parameters: the closest shape has {best.params:,}; "
+            "use more layers, a larger dim or a smaller vocab"
         )
     return best
 
 
 def _shapes(settings: Settings) -> Iterator[Settings]:
-    """From the whole shape to smaller ones: layers first, then width (with it the tables)."""
+    """Shapes from the full one to smaller ones: fewer layers first, then a smaller width."""
     for layers in range(settings.layers, 0, -1):
         yield replace(settings, layers=layers)
-    step = 2 * settings.heads  # heads keep their number and an even size
+    step = 2 * settings.heads  # keeps the number of heads and an even head size
     for dim in range(settings.dim - step, 0, -step):
-        yield replace(settings, dim=dim, mlp_dim=max(GRAIN, settings.mlp_dim * dim // settings.dim))
+        yield replace(settings, dim=dim, mlp_dim=max(WIDTH_MULTIPLE, settings.mlp_dim * dim // settings.dim))
 
 
 def _note(before: Settings, after: Settings, params: int, goal: int) -> str:
@@ -129,4 +135,5 @@ def _note(before: Settings, after: Settings, params: int, goal: int) -> str:
         if old != new
     ]
     off = params - goal
-    return f"{', '.join(changes) or 'as it is'}: {params:,} parameters, {off:+,} ({100 * off / goal:+.2f}%) of the goal"
+    change = f"{off:+,} ({100 * off / goal:+.2f}%) from the target"
+    return f"{', '.join(changes) or 'unchanged'}: {params:,} parameters, {change}"

@@ -1,7 +1,7 @@
 """Text -> tokenizer -> token shards, with byte counts.
 
-`build_corpus` makes a Corpus of text, or opens the one it made before; `open_corpus` opens a directory of tokens;
-`Batches` deals them out and `every_target` reads them through.
+`build_corpus` builds a Corpus from text, or opens the one it built before; `open_corpus` opens a directory of tokens;
+`Batches` samples training windows and `every_target` reads a split once in order.
 """
 
 from tiebeam.corpus.batches import Batches, every_target

@@ -1,9 +1,9 @@
-"""Batches of token windows: deterministic by seed, resumable by a single number.
+"""Batches of token windows: deterministic by seed, resumable by a step number.
 
-`random` deals every window of the stream once before any comes again, in an order drawn from the seed, with the
-windows laid out anew for each pass. The order is a keyed permutation computed as it is needed, so a stream of any
-length costs no memory and any position can be reached at once. `stream` reads straight on, as parameter-golf does,
-and starts over at the end.
+Order `random` visits every window of the stream once per epoch, in an order drawn from the seed, with a new window
+offset in each epoch. The order is a keyed permutation computed on demand, so a stream of any length costs no memory
+and any step can be reached at once. Order `stream` reads sequentially, as parameter-golf does, and starts over at the
+end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # x, y: [B, T]
 
 
 class Batches:
-    """An endless iterator of x, y; y is x one token later.
+    """An endless iterator of x, y: [B, T] each; y is x one token later.
 
-    Of `world` processes each is given its `rank`th part of every batch; together they see what one would see, and
-    where they stand is the same number for all of them.
+    With `world` ranks each rank gets its part of every batch. Together they see what a single rank would see, and
+    `step` is the same number on all of them.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class Batches:
         world: int = 1,
     ) -> None:
         if batch < 1 or context < 1:
-            raise BadRequest(f"a batch of {batch} windows of {context} tokens holds nothing; both must be at least 1")
+            raise BadRequest(f"batch={batch} and context={context} must both be at least 1")
         if len(tokens) < context + 1:
             raise BadRequest(
-                f"a window of {context:,} tokens and the one after it do not fit in a text of {len(tokens):,} tokens; "
-                "ask for a shorter context, or give more text"
+                f"context={context} needs {context + 1:,} tokens and the text has {len(tokens):,}; "
+                "use a shorter context or more text"
             )
         self.tokens, self.batch, self.context, self.seed, self.order = tokens, batch, context, seed, order
         if batch % world:
-            raise BadRequest(f"a batch of {batch} windows cannot be shared evenly by {world} processes")
+            raise BadRequest(f"a batch of {batch} windows is not divisible by {world} ranks")
         self.rows = range(rank * batch // world, (rank + 1) * batch // world)
         self.step = 0
-        self._windows = max(1, (len(tokens) - context) // context)  # what fits wherever the first one starts
+        self._windows = max(1, (len(tokens) - context) // context)  # as many as fit at every offset
         self._slack = len(tokens) - 1 - self._windows * context
 
     def __iter__(self) -> Iterator[Batch]:
@@ -59,9 +59,9 @@ class Batches:
     def __next__(self) -> Batch:
         x = np.empty((len(self.rows), self.context), np.int64)
         y = np.empty_like(x)
-        for place, row in enumerate(self.rows):
+        for i, row in enumerate(self.rows):
             window = self._window(self.step * self.batch + row)
-            x[place], y[place] = window[:-1], window[1:]
+            x[i], y[i] = window[:-1], window[1:]
         self.step += 1
         return x, y
 
@@ -72,13 +72,13 @@ class Batches:
             window = self.tokens.read(start, stop)
             rest = self.context + 1 - len(window)
             return np.concatenate((window, self.tokens.read(0, rest))) if rest else window
-        epoch, place = divmod(number, self._windows)
-        phase = _mix(self.seed, epoch, 0) % (self._slack + 1)
-        start = phase + _permuted(place, self._windows, _mix(self.seed, epoch, 1)) * self.context
+        epoch, index = divmod(number, self._windows)
+        offset = _mix(self.seed, epoch, 0) % (self._slack + 1)
+        start = offset + _permuted(index, self._windows, _mix(self.seed, epoch, 1)) * self.context
         return self.tokens.read(start, start + self.context + 1)
 
     def state(self) -> dict[str, int | str]:
-        """Where it stands; what else decides the batches is there to be checked."""
+        """The step, and everything else that decides the batches, so that `restore` can check it."""
         return {
             "step": self.step,
             "batch": self.batch,
@@ -93,13 +93,13 @@ class Batches:
         for name, value in state.items():
             if name != "step" and here.get(name) != value:
                 raise BadRequest(
-                    f"the batches were saved with {name} {value} and now have {here.get(name)}; use the same"
+                    f"the saved state has {name}={value} and this run has {name}={here.get(name)}; use the same value"
                 )
         self.step = int(state["step"])
 
 
 def every_target(tokens: TokenStream, batch: int, context: int) -> Iterator[Batch]:
-    """The whole stream once, in order, each token but the first a target exactly once; the last batches are smaller."""
+    """Read the whole stream once, in order. Each token but the first is a target once; the last batches are smaller."""
     targets = len(tokens) - 1
     whole = max(0, targets) // context
     for first in range(0, whole, batch):
@@ -112,7 +112,7 @@ def every_target(tokens: TokenStream, batch: int, context: int) -> Iterator[Batc
 
 
 def _mix(*values: int) -> int:
-    """A well-mixed 64-bit number from a few integers (the finaliser of splitmix64)."""
+    """A well-mixed 64-bit number from a few integers (the finalizer of splitmix64)."""
     mixed = 0
     for value in values:
         mixed = (mixed + value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -122,14 +122,14 @@ def _mix(*values: int) -> int:
     return mixed
 
 
-def _permuted(place: int, count: int, key: int) -> int:
-    """Where `place` goes in a permutation of 0 .. count: a four-round Feistel network, walked until it is in range."""
+def _permuted(index: int, count: int, key: int) -> int:
+    """Position of `index` in a keyed permutation of range(count): a four-round Feistel network with cycle walking."""
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
     while True:
-        left, right = place >> half, place & low
+        left, right = index >> half, index & low
         for turn in range(4):
             left, right = right, left ^ (_mix(key, turn, right) & low)
-        place = left << half | right
-        if place < count:
-            return place
+        index = left << half | right
+        if index < count:
+            return index

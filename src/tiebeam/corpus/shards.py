@@ -1,9 +1,9 @@
-"""Tokens on disk, in parameter-golf's format, and read back through memory maps.
+"""Token shards on disk in parameter-golf's format, read through memory maps.
 
 A shard is a header of 256 little-endian int32, [20240520, version, tokens, 0 ...], then the tokens: uint16 in
-version 1, which is theirs bit for bit, and uint32 in version 2, ours for vocabularies above 65,536. A split is any
-number of shards in the order of their names. Shards are untrusted: the header must agree with the size of the file,
-and every token that is read must be below the vocabulary.
+version 1, identical to parameter-golf's, and uint32 in version 2, our extension for vocabularies above 65,536. A split
+is any number of shards in name order. Shards are untrusted: the header must agree with the file size, and every token
+that is read must be below the vocabulary.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def token_dtype(vocab: int) -> np.dtype[Any]:
 
 
 def open_shard(path: Path) -> Tokens:  # [N]
-    """The tokens of one shard, mapped; nothing is read until it is used."""
+    """Memory-map the tokens of one shard; nothing is read until it is used."""
     try:
         size = path.stat().st_size
         with open(path, "rb") as handle:
@@ -40,20 +40,20 @@ def open_shard(path: Path) -> Tokens:  # [N]
         raise UnreadableInput(f"{path} cannot be read: {error.strerror or error}") from None
     magic, version, count = (int(value) for value in header[:3])
     if magic != MAGIC:
-        raise UnreadableInput(f"{path} is not a token shard: it begins with {magic}, not {MAGIC}")
+        raise UnreadableInput(f"{path} is not a token shard: its magic number is {magic}, not {MAGIC}")
     if version not in DTYPES:
-        raise UnreadableInput(f"{path} is a token shard of version {version}; versions 1 and 2 can be read")
+        raise UnreadableInput(f"{path} is a token shard of version {version}; versions 1 and 2 are supported")
     dtype = DTYPES[version]
     expected = HEADER + count * dtype.itemsize
     if count < 0 or size != expected:
         raise UnreadableInput(
-            f"{path} says it holds {count:,} tokens, {expected:,} bytes, but has {size:,}; copy it anew"
+            f"{path} declares {count:,} tokens ({expected:,} bytes) but has {size:,} bytes; copy it again"
         )
     return np.memmap(path, dtype=dtype, mode="r", offset=HEADER, shape=(count,)) if count else np.empty(0, dtype)
 
 
 class TokenStream:
-    """One long row of tokens over any number of shards: `len` and slices work as on an array."""
+    """One sequence of tokens over any number of shards: `len` and slices work as on an array."""
 
     def __init__(self, shards: Sequence[Tokens], vocab: int, name: str = "these tokens") -> None:
         self.shards = tuple(shard for shard in shards if len(shard))
@@ -65,14 +65,13 @@ class TokenStream:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __getitem__(self, place: slice) -> Tokens:
-        """A slice, as of an array."""
-        start, stop, step = place.indices(len(self))
+    def __getitem__(self, span: slice) -> Tokens:
+        start, stop, step = span.indices(len(self))
         assert step == 1, "tokens are read in order"
         return self.read(start, max(start, stop))
 
     def read(self, start: int, stop: int) -> Tokens:  # [stop - start]
-        """Tokens start:stop, across shards, every one checked against the vocabulary."""
+        """Read tokens start:stop across shards and check each against the vocabulary."""
         assert 0 <= start <= stop <= len(self), (start, stop, len(self))
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         parts = []
@@ -84,18 +83,18 @@ class TokenStream:
         assert len(tokens) == stop - start
         if len(tokens) and int(tokens.max()) >= self.vocab:
             raise UnreadableInput(
-                f"{self.name} hold token {int(tokens.max()):,}, outside a vocabulary of {self.vocab:,}; "
-                "they were made with another tokenizer, or are damaged"
+                f"{self.name}: token {int(tokens.max()):,} is outside the vocabulary of {self.vocab:,}; "
+                "the shards were made with another tokenizer or are damaged"
             )
         return tokens
 
     def chunks(self, size: int = 1 << 22) -> Iterator[Tokens]:
-        """All tokens in order, `size` at a time."""
+        """Yield all tokens in order, `size` at a time."""
         for start in range(0, len(self), size):
             yield self.read(start, min(start + size, len(self)))
 
     def documents(self, boundary: int) -> Iterator[Tokens]:
-        """The tokens of each document; a boundary token opens every one and is left out."""
+        """Yield the tokens of each document, without the boundary token that starts it."""
         open_parts: list[Tokens] = []
         started = False
         for chunk in self.chunks():
@@ -110,28 +109,28 @@ class TokenStream:
 
 
 class ShardWriter:
-    """Appends tokens to <split>_000000.bin, <split>_000001.bin ... and can go on after an interruption.
+    """Appends tokens to <split>_000000.bin, <split>_000001.bin ... and can resume after an interruption.
 
-    `mark()` makes everything so far safe and returns where it stands; a writer given that mark cuts off whatever was
-    written after it.
+    `flush()` makes everything so far durable and returns the number of tokens. A writer that starts at that number
+    truncates whatever was written after it.
     """
 
     def __init__(
-        self, directory: Path, split: str, vocab: int, mark: int = 0, shard_tokens: int = SHARD_TOKENS
+        self, directory: Path, split: str, vocab: int, start: int = 0, shard_tokens: int = SHARD_TOKENS
     ) -> None:
         assert 0 < shard_tokens < 1 << 31  # the header counts in int32
         self.directory, self.split, self.shard_tokens = directory, split, shard_tokens
         self.version = 1 if vocab <= 1 << 16 else 2
         self.dtype = DTYPES[self.version]
-        self.total = mark
+        self.total = start
         for stale in directory.glob(f"{split}_*.bin"):
-            if int(stale.stem.rsplit("_", 1)[1]) > mark // shard_tokens:
+            if int(stale.stem.rsplit("_", 1)[1]) > start // shard_tokens:
                 stale.unlink()
-        self._handle = self._open(mark)
+        self._handle = self._open(start)
 
     def _open(self, total: int) -> Any:
         path = self.directory / f"{self.split}_{total // self.shard_tokens:06d}.bin"
-        handle = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 - held until the shard is sealed
+        handle = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 - open until the shard is complete
         handle.truncate(HEADER + total % self.shard_tokens * self.dtype.itemsize)
         handle.seek(0, os.SEEK_END)
         return handle
@@ -143,21 +142,21 @@ class ShardWriter:
             self._handle.write(np.ascontiguousarray(part, dtype=self.dtype).data)
             self.total += len(part)
             if self.total % self.shard_tokens == 0:
-                self._seal(self.shard_tokens)
+                self._finish_shard(self.shard_tokens)
                 self._handle = self._open(self.total)
 
-    def _seal(self, count: int) -> None:
+    def _finish_shard(self, count: int) -> None:
         header = np.zeros(256, "<i4")
         header[:3] = MAGIC, self.version, count
         self._handle.seek(0)
         self._handle.write(header.data)
-        self.mark()
+        self.flush()
         self._handle.close()
 
     @staticmethod
-    def can_resume(directory: Path, split: str, vocab: int, mark: int, shard_tokens: int = SHARD_TOKENS) -> bool:
-        """Whether everything up to the mark is really there; a crash of the machine can lose what was written."""
-        full, left = divmod(mark, shard_tokens)
+    def can_resume(directory: Path, split: str, vocab: int, start: int, shard_tokens: int = SHARD_TOKENS) -> bool:
+        """Whether the first `start` tokens are on disk; a crash of the machine can lose what was written."""
+        full, left = divmod(start, shard_tokens)
         try:
             whole = (len(open_shard(directory / f"{split}_{number:06d}.bin")) for number in range(full))
             last = directory / f"{split}_{full:06d}.bin"
@@ -168,15 +167,15 @@ class ShardWriter:
         except (OSError, UnreadableInput):
             return False
 
-    def mark(self) -> int:
+    def flush(self) -> int:
         self._handle.flush()
         os.fsync(self._handle.fileno())
         return self.total
 
     def close(self) -> list[Path]:
-        """Writes the last header; returns the shards."""
+        """Write the last header and return the shards."""
         left = self.total % self.shard_tokens
-        self._seal(left)
+        self._finish_shard(left)
         if left == 0 and self.total:
             Path(self._handle.name).unlink()
         return sorted(self.directory.glob(f"{self.split}_*.bin"))

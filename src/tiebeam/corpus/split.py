@@ -1,9 +1,9 @@
-"""Which documents are held out: decided by each document's own text, so that nothing else can move it.
+"""Train/validation split by document hash.
 
-A document goes to validation when the hash of its first piece, read as a fraction, is below the fraction asked for.
-Copies of a document therefore land on the same side, and adding, removing, renaming or reordering others moves none,
-with one exception: when chance leaves a side empty, one document is moved there. A corpus that is a single document
-is cut instead, and its end held out.
+A document is held out when the hash of its first chunk, read as a fraction, is below the validation fraction. Copies of
+a document therefore get the same split, and adding, removing, renaming or reordering documents moves no other one.
+There is one exception: if a split would be empty, one document is moved to it. A corpus of a single document is cut,
+and its end is held out.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tiebeam.corpus.text_sources import Piece
+from tiebeam.corpus.text_chunks import TextChunk
 
-Side = Literal["train", "val"]
-SIDES: tuple[Side, Side] = ("train", "val")
+SplitName = Literal["train", "val"]
+SPLITS: tuple[SplitName, SplitName] = ("train", "val")
 
 
-def place_of(piece: Piece) -> int:
-    """Where the document that this piece opens stands in the order of hashes, 0 .. 2**64."""
-    return int.from_bytes(hashlib.blake2b(piece.text.encode(), digest_size=8).digest(), "big")
+def document_hash(chunk: TextChunk) -> int:
+    """64-bit hash of the document that this chunk starts."""
+    return int.from_bytes(hashlib.blake2b(chunk.text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True)
 class Split:
-    """The rule: validation below the threshold, apart from one document moved to fill an empty side."""
+    """Validation below the threshold, except for one document moved into an empty split."""
 
     threshold: int
-    moved: int | None = None  # the place of the document that changes sides
-    tail: int | None = None  # the byte at which a single document is cut; the rest of the rule is void then
+    moved: int | None = None  # hash of the document that changes split
+    cut_at: int | None = None  # byte at which a single document is cut; then the hash is not used
 
-    def sides(self, pieces: Iterable[Piece]) -> Iterator[tuple[Side, Piece]]:
-        """Each piece with its side."""
-        if self.tail is not None:
-            yield from self._cut(pieces, self.tail)
+    def assign(self, chunks: Iterable[TextChunk]) -> Iterator[tuple[SplitName, TextChunk]]:
+        """Yield each chunk with its split."""
+        if self.cut_at is not None:
+            yield from self._cut(chunks, self.cut_at)
             return
-        side: Side = "train"
-        for piece in pieces:
-            if piece.first:
-                place = place_of(piece)
-                side = "val" if (place < self.threshold) != (place == self.moved) else "train"
-            yield side, piece
+        split: SplitName = "train"
+        for chunk in chunks:
+            if chunk.starts_document:
+                hashed = document_hash(chunk)
+                split = "val" if (hashed < self.threshold) != (hashed == self.moved) else "train"
+            yield split, chunk
 
     @staticmethod
-    def _cut(pieces: Iterable[Piece], tail: int) -> Iterator[tuple[Side, Piece]]:
+    def _cut(chunks: Iterable[TextChunk], cut_at: int) -> Iterator[tuple[SplitName, TextChunk]]:
         done = 0
-        side: Side = "train"
-        for piece in pieces:
-            size = len(piece.text.encode())
-            if side == "train" and done + size > tail:
-                side = "val"
-                head, rest = _cut_at(piece.text, tail - done, at_least=int(done == 0))
+        split: SplitName = "train"
+        for chunk in chunks:
+            size = len(chunk.text.encode())
+            if split == "train" and done + size > cut_at:
+                split = "val"
+                head, rest = _cut_near(chunk.text, cut_at - done, at_least=int(done == 0))
                 if head:
-                    yield "train", Piece(head, piece.first)
-                yield "val", Piece(rest, True)
+                    yield "train", TextChunk(head, chunk.starts_document)
+                yield "val", TextChunk(rest, True)
             else:
-                yield side, piece
+                yield split, chunk
             done += size
 
 
-def _cut_at(text: str, place: int, at_least: int) -> tuple[str, str]:
-    """The text cut near `place` bytes: after a line if one ends just before, else after a word, else right there."""
-    end = len(text.encode()[:place].decode(errors="ignore"))
+def _cut_near(text: str, position: int, at_least: int) -> tuple[str, str]:
+    """Cut near `position` (bytes): after a line if one ends just before it, else after a word, else exactly there."""
+    end = len(text.encode()[:position].decode(errors="ignore"))
     for mark in ("\n", " "):
         nearest = text.rfind(mark, max(0, end - 4096), end) + 1
         if 0 < nearest < len(text):
@@ -73,39 +73,39 @@ def _cut_at(text: str, place: int, at_least: int) -> tuple[str, str]:
 
 
 @dataclass
-class Census:
-    """Counts documents as they pass, then settles the split."""
+class SplitCounter:
+    """Counts documents and bytes in the first pass, then decides the split."""
 
     threshold: int
     documents: int = 0
     bytes: int = 0
-    sides: set[bool] = field(default_factory=set)
-    sizes: dict[int, int] = field(default_factory=dict)  # bytes by place, kept only while one side is empty
-    _place: int = 0
+    held_out: set[bool] = field(default_factory=set)  # which of the two outcomes occurred
+    sizes: dict[int, int] = field(default_factory=dict)  # bytes by document hash, kept only while one split is empty
+    _hash: int = 0
 
-    def add(self, piece: Piece) -> None:
-        size = len(piece.text.encode())
+    def add(self, chunk: TextChunk) -> None:
+        size = len(chunk.text.encode())
         self.bytes += size
-        if piece.first:
+        if chunk.starts_document:
             self.documents += 1
-            self._place = place_of(piece)
-            self.sides.add(self._place < self.threshold)
-        if len(self.sides) == 1:
-            self.sizes[self._place] = self.sizes.get(self._place, 0) + size
+            self._hash = document_hash(chunk)
+            self.held_out.add(self._hash < self.threshold)
+        if len(self.held_out) == 1:
+            self.sizes[self._hash] = self.sizes.get(self._hash, 0) + size
 
-    def merge(self, other: Census) -> None:
+    def merge(self, other: SplitCounter) -> None:
         self.documents += other.documents
         self.bytes += other.bytes
-        self.sides |= other.sides
-        for place, size in other.sizes.items() if len(self.sides) == 1 else ():
-            self.sizes[place] = self.sizes.get(place, 0) + size
+        self.held_out |= other.held_out
+        for hashed, size in other.sizes.items() if len(self.held_out) == 1 else ():
+            self.sizes[hashed] = self.sizes.get(hashed, 0) + size
 
-    def settle(self, fraction: float) -> Split:
-        if len(self.sides) == 2:
+    def decide(self, fraction: float) -> Split:
+        if len(self.held_out) == 2:
             return Split(self.threshold)
         if len(self.sizes) == 1:
-            return Split(self.threshold, tail=self.bytes - max(1, round(self.bytes * fraction)))
-        if True in self.sides:  # all held out: the largest goes back to train
-            return Split(self.threshold, moved=max(self.sizes, key=lambda place: (self.sizes[place], place)))
-        modest = [place for place, size in self.sizes.items() if 2 * size <= self.bytes]
-        return Split(self.threshold, moved=min(modest))
+            return Split(self.threshold, cut_at=self.bytes - max(1, round(self.bytes * fraction)))
+        if True in self.held_out:  # everything is held out: move the largest document to train
+            return Split(self.threshold, moved=max(self.sizes, key=lambda hashed: (self.sizes[hashed], hashed)))
+        at_most_half = [hashed for hashed, size in self.sizes.items() if 2 * size <= self.bytes]
+        return Split(self.threshold, moved=min(at_most_half))

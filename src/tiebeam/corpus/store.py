@@ -1,8 +1,8 @@
 """A corpus on disk: a directory with corpus.json, a tokenizer, and the shards of two splits.
 
-corpus.json is written last and the directory is renamed into place, so a directory that has one is whole. A
-directory of shards that someone else made (parameter-golf's fineweb_train_*.bin, fineweb_val_*.bin) is a corpus too,
-once it is told its tokenizer; its bytes are then counted from the tokens.
+corpus.json is written last and the directory is renamed into directory, so a directory that has one is complete. A
+directory of shards from elsewhere (parameter-golf's fineweb_train_*.bin, fineweb_val_*.bin) is a corpus too, given its
+tokenizer; its bytes are then counted from the tokens.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tiebeam.errors import BadRequest, UnreadableInput
 
 MANIFEST = "corpus.json"
 FORMAT = "tiebeam corpus 1"
-_LARGEST_MANIFEST = 16 << 20
+_MAX_MANIFEST = 16 << 20
 
 
 def cache_directory() -> Path:
-    """Where corpora are kept unless told otherwise: TIEBEAM_CACHE, else tiebeam/ in the user's cache directory."""
+    """Default location of corpora: TIEBEAM_CACHE, else tiebeam/ in the user's cache directory."""
     own = os.environ.get("TIEBEAM_CACHE")
     if own:
         return Path(own).expanduser()
@@ -38,16 +38,20 @@ def cache_directory() -> Path:
 
 
 def bits_per_byte(nats_per_token: float, tokens: int, bytes_of_text: int) -> float:
-    """A mean loss over `tokens` targets that stand for `bytes_of_text` bytes, in bits per byte."""
+    """Convert a mean loss over `tokens` targets, which decode to `bytes_of_text` bytes, to bits per byte.
+
+    >>> round(bits_per_byte(math.log(256), tokens=10, bytes_of_text=10), 6)
+    8.0
+    """
     return nats_per_token / math.log(2) * tokens / bytes_of_text
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Two token streams, the tokenizer that made them, and the bytes they stand for.
+    """Two token streams, their tokenizer, and the number of bytes they decode to.
 
-    A boundary token opens every document, so all tokens of the text are targets of the stream: the loss over
-    len(val) - 1 targets, times that many, over bytes_val, is the loss per byte of the held-out text.
+    A boundary token starts every document, so all tokens of the text are targets of the stream: the summed loss over
+    len(val) - 1 targets divided by bytes_val is the loss per byte of the held-out text.
     """
 
     path: Path
@@ -87,7 +91,7 @@ class Corpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What whoever built this should know, a sentence each."""
+        """What the user should know about this corpus, one sentence each."""
         return tuple(self.manifest.get("notes", ()))
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class Corpus:
         }
 
     def bytes_of(self, targets: npt.NDArray[Any], previous: npt.NDArray[Any]) -> int:  # [N], [N] -> bytes
-        """How many bytes of text some targets stand for, each after its previous token."""
+        """Number of text bytes of the targets, given the token before each."""
         return bytes_of(self.tokenizer, targets, previous)
 
     def _bytes(self, split: str) -> int:
@@ -122,58 +126,60 @@ class Corpus:
 
 
 def is_corpus(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds tokens already, ours or parameter-golf's."""
-    place = Path(path).expanduser()
-    return place.is_dir() and ((place / MANIFEST).is_file() or bool(_shards(place, "train")))
+    """Whether a directory holds token shards, ours or parameter-golf's."""
+    directory = Path(path).expanduser()
+    return directory.is_dir() and ((directory / MANIFEST).is_file() or bool(_shards(directory, "train")))
 
 
 def open_corpus(
     path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None = None, boundary: str | None = None
 ) -> Corpus:
-    """A corpus built earlier, or any directory of token shards together with its tokenizer."""
-    place = Path(path).expanduser()
-    if (place / MANIFEST).is_file():
-        return open_built(place, read_manifest(place))
-    files = {split: _shards(place, split) for split in ("train", "val")}
+    """Open a corpus built earlier, or any directory of token shards together with its tokenizer."""
+    directory = Path(path).expanduser()
+    if (directory / MANIFEST).is_file():
+        return open_built(directory, read_manifest(directory))
+    files = {split: _shards(directory, split) for split in ("train", "val")}
     for split, found in files.items():
         if not found:
-            raise UnreadableInput(f"{place} holds no *{split}_*.bin shards and no {MANIFEST}; it is not a corpus")
+            raise UnreadableInput(f"{directory} has no *{split}_*.bin shards and no {MANIFEST}; it is not a corpus")
     if tokenizer is None:
-        models = [*place.glob("tokenizer.json"), *sorted(place.glob("*.model"))]
+        models = [*directory.glob("tokenizer.json"), *sorted(directory.glob("*.model"))]
         if len(models) != 1:
-            raise BadRequest(f"{place} holds {len(models)} tokenizers; name the one that its tokens were made with")
+            raise BadRequest(
+                f"{directory} has {len(models)} tokenizers; set tokenizer to the one its tokens were made with"
+            )
         tokenizer = models[0]
     text = open_tokenizer(tokenizer, boundary)
-    return Corpus(place, text, _stream(files["train"], text.vocab), _stream(files["val"], text.vocab))
+    return Corpus(directory, text, _stream(files["train"], text.vocab), _stream(files["val"], text.vocab))
 
 
-def open_built(place: Path, manifest: dict[str, Any], cached: bool = False) -> Corpus:
-    """A directory with a manifest, every shard checked against it."""
+def open_built(directory: Path, manifest: dict[str, Any], cached: bool = False) -> Corpus:
+    """Open a directory with a manifest and check every shard against it."""
     try:
         about = manifest["tokenizer"]
-        tokenizer = open_tokenizer(place / Path(about["file"]).name, about["boundary"])
+        tokenizer = open_tokenizer(directory / Path(about["file"]).name, about["boundary"])
         streams = {}
         for split in ("train", "val"):
-            files = [place / Path(shard["file"]).name for shard in manifest[split]["shards"]]
+            files = [directory / Path(shard["file"]).name for shard in manifest[split]["shards"]]
             streams[split] = _stream(files, tokenizer.vocab)
             if len(streams[split]) != manifest[split]["tokens"]:
                 raise UnreadableInput(
-                    f"{place} says {manifest[split]['tokens']:,} {split} tokens but its shards hold "
+                    f"{directory} declares {manifest[split]['tokens']:,} {split} tokens but its shards have "
                     f"{len(streams[split]):,}; delete the directory and build it again"
                 )
             int(manifest[split]["bytes"]), int(manifest[split]["documents"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableInput(
-            f"{place / MANIFEST} is damaged ({error!r}); delete the directory and build it again"
+            f"{directory / MANIFEST} is damaged ({error!r}); delete the directory and build it again"
         ) from None
-    return Corpus(place, tokenizer, streams["train"], streams["val"], cached, manifest)
+    return Corpus(directory, tokenizer, streams["train"], streams["val"], cached, manifest)
 
 
-def read_manifest(place: Path) -> dict[str, Any]:
-    path = place / MANIFEST
+def read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
-            raise UnreadableInput(f"{path} is too large to be believed")
+        if path.stat().st_size > _MAX_MANIFEST:
+            raise UnreadableInput(f"{path} exceeds the limit of {_MAX_MANIFEST >> 20} MB; refusing to read")
         manifest = json.loads(path.read_bytes())
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read: {error.strerror or error}") from None
@@ -184,10 +190,10 @@ def read_manifest(place: Path) -> dict[str, Any]:
     return manifest
 
 
-def _shards(place: Path, split: str) -> list[Path]:
-    return sorted(path for path in place.glob("*.bin") if f"_{split}_" in f"_{path.name}")
+def _shards(directory: Path, split: str) -> list[Path]:
+    return sorted(path for path in directory.glob("*.bin") if f"_{split}_" in f"_{path.name}")
 
 
 def _stream(files: list[Path], vocab: int) -> TokenStream:
-    name = f"{files[0]} and its sisters" if len(files) > 1 else str(files[0]) if files else "no shards"
+    name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else str(files[0]) if files else "no shards"
     return TokenStream([open_shard(path) for path in files], vocab, name)

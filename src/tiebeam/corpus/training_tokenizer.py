@@ -1,15 +1,15 @@
-"""Text <-> tokens, and how many bytes of text each token stands for.
+"""Tokenizers of a corpus: encode, decode, and the number of text bytes of each token.
 
-The default is a byte-level BPE trained on the corpus itself: all 256 bytes are in its alphabet, so any text comes
-back exactly. A tokenizer.json (byte-level, or sentencepiece's kind with its "▁") or a sentencepiece model can be
-given instead. Others (WordPiece) are refused: their tokens do not say which bytes they stand for, and then a loss
-per token is no loss per byte.
+The default is a byte-level BPE trained on the corpus itself. Its alphabet has all 256 bytes, so decoding restores any
+text exactly. A tokenizer.json (byte-level, or the metaspace kind with "▁") or a sentencepiece model can be given
+instead. Others (WordPiece) are refused: their tokens have no fixed byte count, so a loss per token cannot be converted
+to a loss per byte.
 
-Text that looks like a special token stays text: only the boundary between documents is ever written as one.
+Text that looks like a special token is encoded as text: only the boundary between documents becomes a special token.
 
-Tokenizers with a dummy prefix put a space before every text. The space that opens a document is not in the text, so
-it is not counted (parameter-golf counts the same way); where a later piece of a document begins with a space, that
-space is left to the prefix, so that the pieces of a document have the tokens of the whole.
+Tokenizers with a dummy prefix put a space before every text. The space that starts a document is not in the text, so
+it is not counted (parameter-golf counts the same way). If a later chunk of a document begins with a space, that space
+is left to the prefix, so that the chunks of a document have the tokens of the whole.
 """
 
 from __future__ import annotations
@@ -25,45 +25,49 @@ import numpy as np
 import numpy.typing as npt
 
 from tiebeam.corpus.shards import Tokens, token_dtype
-from tiebeam.corpus.text_sources import BOUNDARY, Piece
+from tiebeam.corpus.text_chunks import BOUNDARY, TextChunk
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
-LARGEST_FILE = 256 << 20
-SMALLEST_VOCAB = 257  # every byte and the boundary
+MAX_FILE = 256 << 20
+MIN_VOCAB = 257  # 256 bytes and the boundary token
 _BOUNDARIES = (BOUNDARY, "<|end_of_text|>", "<|begin_of_text|>", "</s>", "<eos>", "<s>", "<bos>")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>\Z")
 
 
 class Tokenizer(Protocol):
-    """What the rest of the room needs of a tokenizer."""
+    """Interface of a corpus tokenizer."""
 
     kind: str
     filename: str
-    raw: bytes  # the file itself
+    raw: bytes  # content of the tokenizer file
     vocab: int
     boundary: int
     boundary_text: str
-    bytes_per_token: npt.NDArray[np.int64]  # [V]; 0 for tokens that stand for no text
-    leading_space: npt.NDArray[np.bool_]  # [V]; tokens whose first byte is the dummy prefix when they open a document
+    bytes_per_token: npt.NDArray[np.int64]  # [V]; 0 for special tokens
+    leading_space: npt.NDArray[np.bool_]  # [V]; tokens whose first byte is the dummy prefix at the start of a document
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]: ...
+    def encode(self, chunks: Sequence[TextChunk]) -> list[Tokens]: ...
 
     def decode(self, tokens: Iterable[int]) -> str: ...
 
 
 def bytes_of(tokenizer: Tokenizer, targets: Tokens, previous: Tokens) -> int:  # [N], [N] -> bytes
-    """How many bytes of text the targets stand for, each after its previous token."""
+    """Number of text bytes of the targets, given the token before each."""
     table = tokenizer.bytes_per_token
-    unwritten = tokenizer.leading_space[targets] & (table[previous] == 0)
-    return int(table[targets].sum() - unwritten.sum())
+    not_in_text = tokenizer.leading_space[targets] & (table[previous] == 0)
+    return int(table[targets].sum() - not_in_text.sum())
 
 
 def train_bpe(texts: Iterable[str], vocab: int) -> JsonTokenizer:
-    """A byte-level BPE with at most `vocab` tokens (fewer when the text has no more pairs to merge)."""
+    """Train a byte-level BPE with at most `vocab` tokens (fewer if the text has no more pairs to merge).
+
+    >>> train_bpe(["the beam ties the roof"] * 9, 260).vocab
+    260
+    """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    assert vocab >= SMALLEST_VOCAB
+    assert vocab >= MIN_VOCAB
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -78,23 +82,25 @@ def train_bpe(texts: Iterable[str], vocab: int) -> JsonTokenizer:
 
 
 def open_tokenizer(path: str | os.PathLike[str], boundary: str | None = None) -> Tokenizer:
-    """A tokenizer.json, a sentencepiece .model, or a directory that holds one of them."""
-    place = Path(path).expanduser()
-    if place.is_dir():
-        found = [place / name for name in ("tokenizer.json", "tokenizer.model") if (place / name).is_file()]
+    """Open a tokenizer.json, a sentencepiece .model, or a directory that holds one of them."""
+    file = Path(path).expanduser()
+    if file.is_dir():
+        found = [file / name for name in ("tokenizer.json", "tokenizer.model") if (file / name).is_file()]
         if not found:
-            raise UnreadableInput(f"{place} holds neither tokenizer.json nor tokenizer.model")
-        place = found[0]
+            raise UnreadableInput(f"{file} has neither tokenizer.json nor tokenizer.model")
+        file = found[0]
     try:
-        size = place.stat().st_size
-        if size > LARGEST_FILE:
-            raise UnreadableInput(f"{place} is {size:,} bytes; a tokenizer above {LARGEST_FILE:,} is not believed")
-        raw = place.read_bytes()
+        size = file.stat().st_size
+        if size > MAX_FILE:
+            raise UnreadableInput(
+                f"{file} has {size:,} bytes, which exceeds the limit of {MAX_FILE:,}; refusing to read"
+            )
+        raw = file.read_bytes()
     except OSError as error:
-        raise UnreadableInput(f"the tokenizer {place} cannot be read: {error.strerror or error}") from None
+        raise UnreadableInput(f"the tokenizer {file} cannot be read: {error.strerror or error}") from None
     if raw.lstrip()[:1] == b"{":
-        return JsonTokenizer(raw, boundary, str(place))
-    return SentencePieceTokenizer(raw, boundary, str(place))
+        return JsonTokenizer(raw, boundary, str(file))
+    return SentencePieceTokenizer(raw, boundary, str(file))
 
 
 class JsonTokenizer:
@@ -113,22 +119,22 @@ class JsonTokenizer:
         self.raw = raw
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # text that looks like a special token stays text
+        self._tokenizer.encode_special_tokens = True  # text that looks like a special token is encoded as text
         texts = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab = max(texts.values()) + 1
-        self.kind, marker = _spelling(spec, where)
+        self.kind, marker = _byte_encoding(spec, where)
         self.boundary = _boundary(boundary, texts, where)
         self.boundary_text = str(self._tokenizer.id_to_token(self.boundary))
 
-        silent = {token["content"] for token in spec.get("added_tokens", []) if token.get("special")}
-        silent.add(spec["model"].get("unk_token"))
+        special = {token["content"] for token in spec.get("added_tokens", []) if token.get("special")}
+        special.add(spec["model"].get("unk_token"))
         added = {token["content"] for token in spec.get("added_tokens", [])}
         self.bytes_per_token = np.zeros(self.vocab, np.int64)
         self.leading_space = np.zeros(self.vocab, bool)
         opening = self._tokenizer.encode("a", add_special_tokens=False).tokens
         self._prefix = bool(opening) and opening[0].startswith(marker)
         for text, token in texts.items():
-            if text in silent:
+            if text in special:
                 continue
             if text in added:
                 self.bytes_per_token[token] = len(text.encode())
@@ -138,9 +144,9 @@ class JsonTokenizer:
                 self.bytes_per_token[token] = 1 if _BYTE_PIECE.match(text) else len(text.replace("▁", " ").encode())
             self.leading_space[token] = self._prefix and text not in added and text.startswith(marker)
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
-        """Tokens of each piece, all cores at work."""
-        texts = _without_prefixed_space(pieces) if self._prefix else [piece.text for piece in pieces]
+    def encode(self, chunks: Sequence[TextChunk]) -> list[Tokens]:
+        """Tokens of each chunk, encoded in parallel."""
+        texts = _without_prefixed_space(chunks) if self._prefix else [chunk.text for chunk in chunks]
         dtype = token_dtype(self.vocab)
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=dtype) for encoding in encoded]
@@ -184,8 +190,8 @@ class SentencePieceTokenizer:
             self.bytes_per_token[token] = 1 if model.is_byte(token) else len(text.replace("▁", " ").encode())
             self.leading_space[token] = self._prefix and text.startswith("▁")
 
-    def encode(self, pieces: Sequence[Piece]) -> list[Tokens]:
-        texts = _without_prefixed_space(pieces) if self._prefix else [piece.text for piece in pieces]
+    def encode(self, chunks: Sequence[TextChunk]) -> list[Tokens]:
+        texts = _without_prefixed_space(chunks) if self._prefix else [chunk.text for chunk in chunks]
         dtype = token_dtype(self.vocab)
         return [np.array(tokens, dtype=dtype) for tokens in self._model.encode(texts, out_type=int, num_threads=-1)]
 
@@ -193,12 +199,12 @@ class SentencePieceTokenizer:
         return str(self._model.decode([int(token) for token in tokens]))
 
 
-def _without_prefixed_space(pieces: Sequence[Piece]) -> list[str]:
-    return [piece.text if piece.first else piece.text.removeprefix(" ") for piece in pieces]
+def _without_prefixed_space(chunks: Sequence[TextChunk]) -> list[str]:
+    return [chunk.text if chunk.starts_document else chunk.text.removeprefix(" ") for chunk in chunks]
 
 
-def _spelling(spec: dict[str, Any], where: str) -> tuple[str, str]:
-    """How a tokenizer.json writes bytes down, and the character it writes for a space."""
+def _byte_encoding(spec: dict[str, Any], where: str) -> tuple[str, str]:
+    """The byte encoding of a tokenizer.json, and its character for a space."""
     parts = json.dumps([spec.get("decoder"), spec.get("pre_tokenizer"), spec.get("normalizer")], ensure_ascii=False)
     if '"ByteLevel"' in parts:
         return "byte-level", "Ġ"
@@ -206,8 +212,8 @@ def _spelling(spec: dict[str, Any], where: str) -> tuple[str, str]:
         return "metaspace", "▁"
     kind = spec.get("model", {}).get("type", "unknown")
     raise UnreadableInput(
-        f"{where} is a {kind} tokenizer whose tokens do not say which bytes they stand for; "
-        "give a byte-level BPE or a sentencepiece tokenizer"
+        f"{where} is a {kind} tokenizer whose tokens have no fixed byte count; "
+        "use a byte-level BPE or a sentencepiece tokenizer"
     )
 
 
@@ -216,4 +222,4 @@ def _boundary(asked: str | None, texts: dict[str, int], where: str) -> int:
         if name in texts:
             return texts[name]
     tried = repr(asked) if asked is not None else ", ".join(_BOUNDARIES)
-    raise BadRequest(f"{where} has no token {tried} to stand between documents; name one that it has")
+    raise BadRequest(f"{where} has no document boundary token ({tried}); set boundary to a token that it has")

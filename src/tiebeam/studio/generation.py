@@ -1,7 +1,7 @@
-"""Tokens as they are made, each with the logits it was chosen from, taken apart.
+"""Generate tokens one by one, each with the logits it was sampled from and their factors.
 
-A logit is the dot product of the final hidden state with one row of the head's table: length of the one times
-length of the other times the cosine between them. All three are sent, so that the page can draw it.
+A logit is the dot product of the final hidden state with one row of the LM head: the norm of the hidden state times the
+norm of the row times the cosine between them. All three are sent, so that the page can show them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.errors import BadRequest
-from tiebeam.studio.open_models import Reader
+from tiebeam.studio.open_models import OpenModel
 
-MOST_NEW = 512
-_one_at_a_time = threading.Lock()
+MAX_NEW = 512
+_decoder_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GenerationRequest:
     prompt: str
     new: int = 48
     temperature: float = 0.0
@@ -29,44 +29,46 @@ class Request:
     top: int = 8
 
 
-def generate(reader: Reader, request: Request) -> Iterator[dict[str, Any]]:
-    """Checks everything at once; then one document per token, and a last one that says why it ended."""
+def generate(model: OpenModel, request: GenerationRequest) -> Iterator[dict[str, Any]]:
+    """Check the request, then yield one document per token and {"done": True} at the end."""
     from tiebeam.decode import Sampling
 
-    if not 1 <= request.new <= MOST_NEW:
-        raise BadRequest(f"{request.new} new tokens cannot be made here; ask for 1 to {MOST_NEW}")
+    if not 1 <= request.new <= MAX_NEW:
+        raise BadRequest(f"new is {request.new}; the studio generates 1 to {MAX_NEW} new tokens")
     sampling = Sampling(request.temperature, request.top_k, request.top_p, request.seed)
-    decoder = reader.decoder
+    decoder = model.decoder
     prompt = decoder.encode(request.prompt)
-    decoder.generate(prompt, request.new, sampling=sampling)  # checks lengths and ids; runs nothing until asked
-    return _stream(reader, prompt, request, sampling)
+    decoder.generate(
+        prompt, request.new, sampling=sampling
+    )  # checks lengths and ids; generation starts only on iteration
+    return _stream(model, prompt, request, sampling)
 
 
-def _stream(reader: Reader, prompt: list[int], request: Request, sampling: Any) -> Iterator[dict[str, Any]]:
-    decoder = reader.decoder
+def _stream(model: OpenModel, prompt: list[int], request: GenerationRequest, sampling: Any) -> Iterator[dict[str, Any]]:
+    decoder = model.decoder
     tokenizer = decoder.tokenizer
-    assert tokenizer is not None  # the prompt was encoded by it
-    spoken = min(decoder.vocab, tokenizer.size)
+    assert tokenizer is not None  # it encoded the prompt
+    vocab = min(decoder.vocab, tokenizer.size)
     stream, random = tokenizer.stream(prompt), sampling.generator()
     new = prompt
-    with _one_at_a_time:
+    with _decoder_lock:
         cache = decoder.cache(len(prompt) + request.new)
-        yield {"prompt": [{"id": i, "text": reader.spell(i)} for i in prompt]}
-        for made in range(request.new):
+        yield {"prompt": [{"id": i, "text": model.token_text(i)} for i in prompt]}
+        for count in range(request.new):
             h = decoder.forward(new, cache)[-1:]  # [1, D]
-            logits = decoder.unembed(h)[0, :spoken]  # [V]
+            logits = decoder.unembed(h)[0, :vocab]  # [V]
             token = sampling.choose(logits, random)
-            top = _apart(reader, h[0], logits, request.top, token)
+            top = _logit_factors(model, h[0], logits, request.top, token)
             if token in tokenizer.stop_ids:
                 yield {"id": token, "text": "", "top": top, "end": True}
                 break
-            yield {"id": token, "text": stream(token, last=made == request.new - 1), "top": top, "end": False}
+            yield {"id": token, "text": stream(token, last=count == request.new - 1), "top": top, "end": False}
             new = [token]
     yield {"done": True}
 
 
-def _apart(reader: Reader, h: Any, logits: Any, count: int, chosen: int) -> list[dict[str, Any]]:  # [D], [V]
-    """The likeliest tokens and the chosen one: logit, probability, and the three factors of the dot product."""
+def _logit_factors(model: OpenModel, h: Any, logits: Any, count: int, chosen: int) -> list[dict[str, Any]]:  # [D], [V]
+    """The most likely tokens and the chosen one: logit, probability, and the three factors of the dot product."""
     import numpy as np
 
     count = min(count, len(logits))
@@ -75,13 +77,13 @@ def _apart(reader: Reader, h: Any, logits: Any, count: int, chosen: int) -> list
     if chosen not in best:
         best = np.append(best, chosen)
     shifted = np.exp(logits.astype(np.float64) - float(logits.max()))
-    rows = reader.decoder.head.lookup(best.astype(np.int64)).astype(np.float64)  # [C, D]
+    rows = model.decoder.head.lookup(best.astype(np.int64)).astype(np.float64)  # [C, D]
     length, lengths = float(np.linalg.norm(h)), np.linalg.norm(rows, axis=1)
     cosines = rows @ h.astype(np.float64) / np.maximum(length * lengths, 1e-30)
     return [
         {
             "id": int(i),
-            "text": reader.spell(int(i)),
+            "text": model.token_text(int(i)),
             "logit": float(logits[i]),
             "probability": float(shifted[i] / shifted.sum()),
             "hidden_length": length,

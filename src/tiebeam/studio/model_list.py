@@ -1,7 +1,7 @@
-"""What the studio may read: the models and runs named on the command line, and those below --root. Nothing else.
+"""List the models and runs that the studio may read: those named on the command line and those below --root.
 
-A request never carries a path to be opened. It carries an id, which is looked up among what was found; the one
-exception, a path dropped into the page, is resolved with all its links and refused unless it lies below the root.
+A request carries an id, never a path to open. The one exception is a path typed or dropped into the page: it is
+resolved with all its symlinks and refused unless it is below the root.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
 from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 
 METRICS, RUN, REPORT = "metrics.jsonl", "run.json", "report.json"
-_DEPTH, _MOST = 5, 400  # how deep below the root is looked, and how many are listed
+_MAX_DEPTH, _MAX_LISTED = 5, 400  # levels below the root, and number of models or runs
 
 
 class NotFound(TiebeamError):
@@ -26,12 +26,12 @@ class NotFound(TiebeamError):
 
 
 class Forbidden(TiebeamError):
-    """It exists, perhaps, but the studio was not told to read it."""
+    """The path may exist, but the studio was not started with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A model or a run that may be read. `where` is its resolved path, or its name on the Hub."""
+class Source:
+    """A model or run that the studio may read. `where` is its resolved path, or its name on the Hub."""
 
     id: str
     name: str
@@ -42,97 +42,99 @@ class Entry:
         return asdict(self)
 
 
-class Shelf:
+class ModelList:
+    """The models and runs that the studio may read."""
+
     def __init__(self, named: tuple[str, ...] = (), root: Path | None = None) -> None:
         self.root = None if root is None else _real(root)
         if self.root is not None and not self.root.is_dir():
-            raise UnreadableInput(f"--root {root} is not a directory")
+            raise UnreadableInput(f'root="{root}" is not a directory')
         self.named = tuple(_resolved(source) for source in named)
 
-    def models(self) -> list[Entry]:
-        """Named ones first, then what lies below the root, by name."""
-        found = {entry.id: entry for entry in self._named() if not _only_runs(entry.where)}
-        for run in self.runs():  # a finished run is a model, too
+    def models(self) -> list[Source]:
+        """Named models first, then those below the root by name."""
+        found = {source.id: source for source in self._named() if not _only_runs(source.where)}
+        for run in self.runs():  # a finished run is also a model
             if is_model(Path(run.where)):
                 found.setdefault(run.id, run)
         for path in self._below(is_model):
-            entry = self._entry(str(path), named=False)
-            found.setdefault(entry.id, entry)
-        return list(found.values())[:_MOST]
+            source = self._source(str(path), named=False)
+            found.setdefault(source.id, source)
+        return list(found.values())[:_MAX_LISTED]
 
     def comparisons(self) -> list[Path]:
-        """The directories above the runs that hold a comparison's report."""
+        """Directories with a comparison report, above the runs."""
         above = dict.fromkeys(Path(run.where).parent for run in self.runs())
         return [path for path in above if (path / REPORT).is_file() and self.allows(path / REPORT)]
 
-    def runs(self) -> list[Entry]:
-        found: dict[str, Entry] = {}
-        for entry in self._named():
-            for path in _walk(Path(entry.where), _is_run, depth=3) if Path(entry.where).is_dir() else ():
-                run = self._entry(str(path), named=True, beside=Path(entry.where).parent)
+    def runs(self) -> list[Source]:
+        found: dict[str, Source] = {}
+        for source in self._named():
+            for path in _find_directories(Path(source.where), _is_run, depth=3) if Path(source.where).is_dir() else ():
+                run = self._source(str(path), named=True, relative_to=Path(source.where).parent)
                 found.setdefault(run.id, run)
         for path in self._below(_is_run):
-            run = self._entry(str(path), named=False)
+            run = self._source(str(path), named=False)
             found.setdefault(run.id, run)
-        return list(found.values())[:_MOST]
+        return list(found.values())[:_MAX_LISTED]
 
-    def model(self, id: str) -> Entry:
+    def model(self, id: str) -> Source:
         return self._pick(self.models(), id, "model")
 
-    def run(self, id: str) -> Entry:
+    def run(self, id: str) -> Source:
         return self._pick(self.runs(), id, "run")
 
     def allows(self, path: Path) -> bool:
-        """Whether a path, its links resolved, lies below the root or below something named."""
+        """Whether a path, with symlinks resolved, is below the root or below a named source."""
         real = _real(path)
         tops = [Path(where) for where in self.named if not _is_hub(where)] + ([self.root] if self.root else [])
         return any(real.is_relative_to(top) for top in tops)
 
-    def find(self, path: str) -> Entry:
-        """A path typed or dropped into the page -> the entry it stands for, if it may be read."""
+    def find(self, path: str) -> Source:
+        """Find the model at a path typed or dropped into the page, if the studio may read it."""
         if not path.strip() or "\0" in path:
-            raise BadRequest("give the path of a model")
+            raise BadRequest("path is empty; enter the path of a model")
         try:
             real = _real(Path(path.strip().removeprefix("file://")).expanduser())
         except (RuntimeError, ValueError):
             raise BadRequest(f"{path[:200]!r} is not a path") from None
-        for entry in self._named():
-            if entry.where in (path, str(real)):
-                return entry
+        for source in self._named():
+            if source.where in (path, str(real)):
+                return source
         if self.root is None or not real.is_relative_to(self.root):
-            below = f"below {self.root}" if self.root else "named when it was started"
+            allowed = f"models below {self.root}" if self.root else "models named on its command line"
             raise Forbidden(
-                f"the studio reads only what is {below}; start it again with this model on its command line, "
-                "or with --root at a directory above it"
+                f"the studio reads only {allowed}; restart it with this model on the command line, "
+                "or with --root set to a directory above it"
             )
         if not real.exists():
             raise UnreadableInput(f"{real} does not exist")
         if not is_model(real):
-            raise UnreadableInput(f"{real} is not a model: it holds no safetensors, GGUF, PyTorch or npz weights")
-        return self._entry(str(real), named=False)
+            raise UnreadableInput(f"{real} is not a model: it has no safetensors, GGUF, PyTorch or npz weights")
+        return self._source(str(real), named=False)
 
-    def _pick(self, entries: list[Entry], id: str, kind: str) -> Entry:
-        for entry in entries:
-            if entry.id == id:
-                return entry
-        raise NotFound(f"no {kind} here has the id {id[:40]!r}")
+    def _pick(self, sources: list[Source], id: str, kind: str) -> Source:
+        for source in sources:
+            if source.id == id:
+                return source
+        raise NotFound(f"no {kind} has the id {id[:40]!r}; /api/{kind}s lists them")
 
-    def _named(self) -> Iterator[Entry]:
+    def _named(self) -> Iterator[Source]:
         for where in self.named:
-            yield self._entry(where, named=True)
+            yield self._source(where, named=True)
 
-    def _entry(self, where: str, named: bool, beside: Path | None = None) -> Entry:
-        path, start = Path(where), beside if named else self.root
+    def _source(self, where: str, named: bool, relative_to: Path | None = None) -> Source:
+        path, start = Path(where), relative_to if named else self.root
         name = path.name or where
         if start is not None and path.is_relative_to(start) and path != start:
             name = path.relative_to(start).as_posix()
         if _is_hub(where):
             name = where
-        return Entry(hashlib.sha256(os.fsencode(where)).hexdigest()[:12], name, where, named)
+        return Source(hashlib.sha256(os.fsencode(where)).hexdigest()[:12], name, where, named)
 
     def _below(self, wanted: Any) -> Iterator[Path]:
         if self.root is not None:
-            yield from _walk(self.root, wanted, _DEPTH)
+            yield from _find_directories(self.root, wanted, _MAX_DEPTH)
 
 
 def _real(path: Path) -> Path:
@@ -149,7 +151,7 @@ def _resolved(source: str) -> str:
         return str(_real(path))
     if source.startswith("hf://") or re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", source):
         return source
-    raise UnreadableInput(f"{source} does not exist, and is not a model on the Hub (org/name)")
+    raise UnreadableInput(f"{source} does not exist, and is not a Hub model (org/name)")
 
 
 def _files(path: Path) -> list[str]:
@@ -171,15 +173,15 @@ def _is_run(path: Path) -> bool:
 
 
 def _only_runs(where: str) -> bool:
-    """A directory without weights that holds runs: a comparison, or a run that has saved nothing yet."""
+    """Whether a directory has runs but no weights: a comparison, or a run that has not saved its model yet."""
     path = Path(where)
-    return path.is_dir() and not is_model(path) and any(_walk(path, _is_run, depth=3))
+    return path.is_dir() and not is_model(path) and any(_find_directories(path, _is_run, depth=3))
 
 
-def _walk(top: Path, wanted: Any, depth: int) -> Iterator[Path]:
-    """Directories that are `wanted`, breadth first and in order; links to directories are not followed.
+def _find_directories(top: Path, wanted: Any, depth: int) -> Iterator[Path]:
+    """Yield directories for which `wanted` is true, breadth first in name order, without following symlinks.
 
-    Several GGUF files in one directory are several models, so they are listed one by one.
+    Several GGUF files in one directory are several models, so each is listed.
     """
     level = [top]
     for _ in range(depth + 1):

@@ -1,4 +1,4 @@
-"""Opened models, kept while their files stay as they are, and the answers about them as JSON."""
+"""Models opened by the studio, cached until their files change, and their JSON documents."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
-from tiebeam.studio.model_list import Entry
+from tiebeam.studio.model_list import Source
 
 if TYPE_CHECKING:
     from tiebeam.decode import Decoder
     from tiebeam.doctor import Diagnosis
     from tiebeam.lens.direct_path import Lens
 
-_KEPT = 8
-MOST_TOKENS = 12
-_MOST_WORK = 3 * 10**12  # multiplications, in float64
+_CACHED = 8
+MAX_TOKENS = 12
+_MAX_WORK = 3 * 10**12  # multiplications, in float64
 
 
 @dataclass(frozen=True)
-class Reader:
-    """One model. Everything is computed when first asked for, and once."""
+class OpenModel:
+    """One model. Every result is computed on first use and cached."""
 
-    entry: Entry
+    source: Source
     checkpoint: Checkpoint
 
     @cached_property
@@ -51,35 +51,37 @@ class Reader:
         return Decoder.open(self.checkpoint)
 
     @property
-    def one_table(self) -> bool:
+    def single_matrix(self) -> bool:
         pair = self.diagnosis.report.pair
         return len(pair.stored) == 1 or pair.one_storage or bool(pair.equal)
 
     def report(self) -> dict[str, Any]:
-        pair = self.diagnosis.report
-        return {"id": self.entry.id, "name": self.entry.name, "meaning": pair.tie.meaning,
-                "healthy": pair.tie.healthy, **self.diagnosis.to_dict()}  # fmt: skip
+        """The documents of `inspect` and `doctor`. A model with notes only is healthy."""
+        tie, document = self.diagnosis.report.tie, self.diagnosis.to_dict()
+        severities = {finding["severity"] for finding in document["findings"]}
+        healthy = severities <= {"note"} if severities else tie.healthy
+        return {"id": self.source.id, "name": self.source.name, "meaning": tie.meaning, "healthy": healthy, **document}
 
     def tensors(self) -> list[dict[str, Any]]:
         report = self.diagnosis.report
-        roles = {m.name: end for end, m in (("embed", report.pair.embed), ("head", report.pair.head)) if m}
+        roles = {m.name: role for role, m in (("embed", report.pair.embed), ("head", report.pair.head)) if m}
         return [
             {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "bytes": t.nbytes, "file": t.file,
              "role": roles.get(t.name)}
             for t in self.checkpoint.tensors.values()
         ]  # fmt: skip
 
-    def ids(self, text: str | None, ids: list[int] | None) -> list[int]:
-        """Typed text -> token ids, without start tokens; or the ids as given."""
+    def token_ids(self, text: str | None, ids: list[int] | None) -> list[int]:
+        """Token ids of the text, without start tokens; or the ids as given."""
         found = ids if ids is not None else self.lens.tables.encode(text) if text else []
         if not found:
-            raise BadRequest("give some text, or token ids")
-        if len(found) > MOST_TOKENS:
-            raise BadRequest(f"that is {len(found):,} tokens; at most {MOST_TOKENS} are looked at together")
+            raise BadRequest("text is empty; enter text or token ids")
+        if len(found) > MAX_TOKENS:
+            raise BadRequest(f"the text has {len(found):,} tokens; use at most {MAX_TOKENS}")
         return found
 
-    def spell(self, id: int) -> str | None:
-        """A token as people read it, its leading space kept."""
+    def token_text(self, id: int) -> str | None:
+        """Readable text of a token, with its leading space."""
         tokenizer = self.lens.tables.tokenizer
         piece = tokenizer.backend.id_to_token(id) if tokenizer else None
         if tokenizer is None or piece is None:
@@ -90,63 +92,64 @@ class Reader:
         return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
 
     def direct(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        found = self.ids(text, ids)
+        found = self.token_ids(text, ids)
         path = self.lens.direct(found)
         tokens = [
-            {"id": id, "text": self.spell(id), "itself": float(path.matrix[n, n]), "top": self._spelled(top)}
+            {"id": id, "text": self.token_text(id), "itself": float(path.matrix[n, n]), "top": self._with_text(top)}
             for n, (id, top) in enumerate(zip(found, self.lens.continuations(found, k), strict=True))
         ]
         between = [[float(x) for x in row] for row in path.matrix]
-        return {"tied": self.one_table, "tokens": tokens, "between": between}
+        return {"tied": self.single_matrix, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        found = self.ids(text, ids)
-        tokens: list[dict[str, Any]] = [{"id": id, "text": self.spell(id)} for id in found]
-        for end in ("embed",) if self.one_table else ("embed", "head"):
-            for token, near in zip(tokens, self.lens.neighbours(found, end, k), strict=True):
-                token[end] = self._spelled(near)
-        return {"tied": self.one_table, "tokens": tokens}
+        found = self.token_ids(text, ids)
+        tokens: list[dict[str, Any]] = [{"id": id, "text": self.token_text(id)} for id in found]
+        for matrix in ("embed",) if self.single_matrix else ("embed", "head"):
+            for token, near in zip(tokens, self.lens.neighbours(found, matrix, k), strict=True):
+                token[matrix] = self._with_text(near)
+        return {"tied": self.single_matrix, "tokens": tokens}
 
-    def _spelled(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
-        return [{"id": id, "score": score, "text": self.spell(id)} for id, score in scores]
+    def _with_text(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
+        return [{"id": id, "score": score, "text": self.token_text(id)} for id, score in scores]
 
     @cached_property
     def spectrum(self) -> dict[str, Any]:
-        """Singular values of the whole direct path, and how much of it a tied pair could not say."""
+        """Singular values of the direct path, and how much of it a tied model cannot represent."""
         embed = self.diagnosis.report.pair.embed or self.diagnosis.report.pair.head
-        if embed is not None and 4 * embed.rows * embed.dim**2 > _MOST_WORK:
+        if embed is not None and 4 * embed.rows * embed.dim**2 > _MAX_WORK:
             raise BadRequest(
-                f"a table of {embed.rows:,} x {embed.dim:,} would take minutes here; "
-                f"run it in a terminal: tiebeam lens {self.entry.where}"
+                f"the spectrum of a {embed.rows:,} x {embed.dim:,} matrix takes minutes; "
+                f"run it in a terminal: tiebeam lens {self.source.where}"
             )
         values = [float(x) for x in self.lens.spectrum]
-        return {"tied": self.one_table, "values": values, "energy": self.lens.energy.to_dict()}
+        return {"tied": self.single_matrix, "values": values, "energy": self.lens.energy.to_dict()}
 
 
-class Readers:
-    """The last few models looked at. A model whose files changed is opened anew."""
+class OpenModels:
+    """Cache of the last models. A model whose files changed is opened again."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, Any], Reader] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, Any], OpenModel] = OrderedDict()
         self._lock = threading.Lock()
 
-    def open(self, entry: Entry) -> Reader:
-        key = (entry.id, _stamp(entry.where))
+    def open(self, source: Source) -> OpenModel:
+        key = (source.id, _file_state(source.where))
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        reader = Reader(entry, open_checkpoint(entry.where))
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        model = OpenModel(source, open_checkpoint(source.where))
         with self._lock:
-            for old in [k for k in self._kept if k[0] == entry.id]:
-                del self._kept[old]
-            self._kept[key] = reader
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return reader
+            for old in [k for k in self._cache if k[0] == source.id]:
+                del self._cache[old]
+            self._cache[key] = model
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return model
 
 
-def _stamp(where: str) -> Any:
+def _file_state(where: str) -> Any:
+    """Sizes and modification times, to notice changes."""
     path = Path(where)
     try:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""The JSON API, described as OpenAPI 3.1: what a client may rely on, and what the tests fuzz."""
+"""OpenAPI 3.1 description of the JSON API; the tests fuzz the API from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 
 _SCHEMAS: dict[str, Any] = {
-    "Error": _object({"error": {"type": "string", "description": "One sentence: what, the value, the way out."}}),
+    "Error": _object({"error": {"type": "string", "description": "What is wrong, the value, and the fix."}}),
     "Plan": _object(
         {
             "vocab": _COUNT, "dim": _COUNT, "trunk": _MAYBE_COUNT, "matrix": _COUNT, "tied_total": _MAYBE_COUNT,
@@ -31,7 +31,7 @@ _SCHEMAS: dict[str, Any] = {
             "verdict": _TEXT, "within": _object({"1B": _SHARE, "7B": _SHARE, "70B": _SHARE}), "nearest": _list(_TEXT),
         }
     ),
-    "Entry": _object({"id": _TEXT, "name": _TEXT, "where": _TEXT, "named": {"type": "boolean"}}),
+    "Source": _object({"id": _TEXT, "name": _TEXT, "where": _TEXT, "named": {"type": "boolean"}}),
     "Score": _object({"id": _COUNT, "score": {"type": "number"}, "text": _MAYBE_TEXT}),
     "Direct": _object(
         {
@@ -84,26 +84,26 @@ _SCHEMAS: dict[str, Any] = {
     },
 }  # fmt: skip
 
-_REFUSALS = {
-    "400": "What was asked cannot be.",
-    "403": "The studio was not told to read this, or the request comes from elsewhere.",
-    "404": "There is no such model or run.",
-    "413": "The request is too large.",
-    "414": "The request's address is too long.",
+_ERRORS = {
+    "400": "The request is invalid.",
+    "403": "The path is not allowed, or the request comes from another origin.",
+    "404": "No model or run has this id.",
+    "413": "The body exceeds the limit.",
+    "414": "The URL exceeds the limit.",
     "422": "The model cannot be read.",
-    "501": "An optional package is missing; the sentence names it.",
+    "501": "An optional package is missing; the message names it.",
 }
 
 
 def _operation(summary: str, schema: dict[str, Any], *parameters: dict[str, Any], body: str = "") -> dict[str, Any]:
     kind = "text/event-stream" if schema.get("x-stream") else "application/json"
-    refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     described: dict[str, Any] = {
         "summary": summary,
         "parameters": list(parameters),
         "responses": {
-            "200": {"description": "The answer.", "content": {kind: {"schema": schema}}},
-            **{status: {"description": why, "content": refusal} for status, why in _REFUSALS.items()},
+            "200": {"description": "OK", "content": {kind: {"schema": schema}}},
+            **{status: {"description": why, "content": error} for status, why in _ERRORS.items()},
         },
     }
     if body:
@@ -122,11 +122,13 @@ def _ref(name: str) -> dict[str, Any]:
 
 _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{12}$"}}
 _TOKENS = (
-    _query("text", "Text, taken apart by the model's own tokenizer.", {"type": "string", "maxLength": 400}),
+    _query("text", "Text; the model's tokenizer encodes it.", {"type": "string", "maxLength": 400}),
     _query(
-        "ids", "Token ids instead of text: 1,2,3.", {"type": "string", "pattern": r"^[0-9]{1,6}(,[0-9]{1,6}){0,7}$"}
+        "ids",
+        "Token ids instead of text, for example 1,2,3.",
+        {"type": "string", "pattern": r"^[0-9]{1,6}(,[0-9]{1,6}){0,7}$"},
     ),
-    _query("k", "How many answers for each.", {"type": "integer", "minimum": 1, "maximum": 50, "default": 8}),
+    _query("k", "Number of results per token.", {"type": "integer", "minimum": 1, "maximum": 50, "default": 8}),
 )
 _SIZE = {"type": "string", "pattern": r"^[1-9][0-9]{0,8}[kM]?$", "examples": ["50257", "50k", "3.2B"]}
 _STREAM = {
@@ -143,63 +145,63 @@ DESCRIPTION: dict[str, Any] = {
     "info": {
         "title": "tiebeam studio",
         "version": __version__,
-        "description": "The local API of `tiebeam studio`. It answers on the loopback interface only.",
+        "description": "Local API of `tiebeam studio`, on the loopback interface only.",
     },
     "paths": {
         "/api/status": {
-            "get": _operation("The version, and the directory below which models are listed.",
+            "get": _operation("Version, and the root directory of the listed models.",
                               _object({"version": _TEXT, "root": _MAYBE_TEXT}))
         },
         "/api/plan": {
             "get": _operation(
-                "What tying saves.", _ref("Plan"),
+                "Parameters and bytes that tying saves.", _ref("Plan"),
                 _query("vocab", "Tokens in the vocabulary.", _SIZE, required=True),
-                _query("dim", "Width of the table.", _SIZE, required=True),
-                _query("trunk", "Parameters of everything but the two matrices.", _SIZE),
+                _query("dim", "Model width.", _SIZE, required=True),
+                _query("trunk", "Non-embedding parameters.", _SIZE),
             )
         },
         "/api/catalog": {
-            "get": _operation("The known models, and how many tie by the share of their head.",
+            "get": _operation("Known models, and how many tie by share of the LM head.",
                               _object({"models": _list({"type": "object"}), "bands": _list({"type": "object"})}))
         },
         "/api/models": {
-            "get": _operation("The models that may be read.", _object({"models": _list(_ref("Entry"))}))
+            "get": _operation("Models that the studio may read.", _object({"models": _list(_ref("Source"))}))
         },
         "/api/find": {
-            "post": _operation("The model at a path below the root.", _ref("Entry"), body="Find")
+            "post": _operation("The model at a path below the root.", _ref("Source"), body="Find")
         },
         "/api/models/{id}": {
             "get": _operation(
-                "What `inspect` and `doctor` say.", {"type": "object", "required": ["tie", "findings"]}, _ID
+                "The reports of `inspect` and `doctor`.", {"type": "object", "required": ["tie", "findings"]}, _ID
             )
         },
         "/api/models/{id}/tensors": {
-            "get": _operation("Every tensor of the files.", _object({"tensors": _list({"type": "object"})}), _ID)
+            "get": _operation("All tensors.", _object({"tensors": _list({"type": "object"})}), _ID)
         },
         "/api/models/{id}/direct": {
-            "get": _operation("What the two tables say with no layer between them.", _ref("Direct"), _ID, *_TOKENS)
+            "get": _operation("Direct-path logits: embedding times LM head.", _ref("Direct"), _ID, *_TOKENS)
         },
         "/api/models/{id}/neighbours": {
-            "get": _operation("The nearest rows of each table.", _ref("Neighbours"), _ID, *_TOKENS)
+            "get": _operation("Nearest rows of the embedding and the LM head.", _ref("Neighbours"), _ID, *_TOKENS)
         },
         "/api/models/{id}/spectrum": {
             "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID)
         },
         "/api/runs": {
             "get": _operation(
-                "The runs that may be read, and what comparisons among them found.",
+                "Runs that the studio may read, and verdicts of comparisons.",
                 _object({"runs": _list(_ref("Run")), "comparisons": _list(_ref("Comparison"))}),
             )
         },
-        "/api/runs/{id}": {"get": _operation("A run with all its reports.", _ref("Run"), _ID)},
+        "/api/runs/{id}": {"get": _operation("A run with all its metrics.", _ref("Run"), _ID)},
         "/api/events": {
             "get": _operation(
-                "The reports of runs as they come (server-sent events).", _STREAM,
-                _query("runs", "Their ids, with commas between.", {"type": "string", "minLength": 12}, required=True),
+                "New metrics of runs (server-sent events).", _STREAM,
+                _query("runs", "Ids, separated by commas.", {"type": "string", "minLength": 12}, required=True),
             )
         },
         "/api/generate": {
-            "post": _operation("Tokens as they are made (server-sent events).", _STREAM, body="Generation")
+            "post": _operation("Generated tokens (server-sent events).", _STREAM, body="Generation")
         },
     },
     "components": {"schemas": _SCHEMAS},

@@ -1,7 +1,7 @@
-"""The pages as files: what the server serves, and what `--export` writes.
+"""The pages of the studio as files: what the server serves and what `--export` writes.
 
-Every page is static/page.html with its title and view filled in; everything else is served as it lies there.
-Names are looked up in a table made once, so no request can reach another file.
+Every page is static/page.html with its title and view filled in; all other files are served unchanged. Requests look up
+a name in a fixed dictionary, so no request can reach another file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class View:
     title: str
     about: str
     live: bool
-    """Whether it needs the server."""
+    """Whether the view needs the server."""
 
     @property
     def file(self) -> str:
@@ -40,11 +40,16 @@ class View:
 
 
 VIEWS = (
-    View("lesson", "Lesson", "Why the two ends of a language model may be one matrix, and what that costs.", False),
-    View("calculator", "Calculator", "What tying the embedding and the head saves, exactly.", False),
-    View("models", "Models", "The pair of each of your models, and what the doctor finds.", True),
-    View("runs", "Runs", "Live curves of your trainings.", True),
-    View("generate", "Generate", "Text from a checkpoint, with the logits behind each token.", True),
+    View(
+        "lesson",
+        "Lesson",
+        "Why the embedding and the LM head of a language model can be one matrix, and what that costs.",
+        False,
+    ),
+    View("calculator", "Calculator", "How many parameters and bytes tying the embedding and the LM head saves.", False),
+    View("models", "Models", "Embedding and LM head of your models, and the findings of doctor.", True),
+    View("runs", "Runs", "Live curves of your training runs.", True),
+    View("generate", "Generate", "Generate text from a checkpoint, with the logits of each token.", True),
 )
 
 
@@ -54,21 +59,21 @@ def media_type(name: str) -> str:
 
 @cache
 def files(live: bool) -> dict[str, bytes]:
-    """Every file of the site by its name: for the server (`live`), or without the views that need one."""
+    """All files of the site by name: for the server (`live`), or only the views that need no server."""
     views = [view for view in VIEWS if live or not view.live]
-    made = {view.file: _page(view, views, live) for view in views}
+    built = {view.file: _page(view, views, live) for view in views}
     skipped = {f"views/{view.name}.js" for view in VIEWS if view not in views} | {"page.html"}
     for path in sorted(STATIC.rglob("*")):
         name = path.relative_to(STATIC).as_posix()
         if path.is_file() and path.suffix in _TYPES and name not in skipped:
-            made[name] = path.read_bytes()
-    made["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
-    return made
+            built[name] = path.read_bytes()
+    built["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
+    return built
 
 
 @cache
 def catalog() -> dict[str, object]:
-    """The known models, and how many of each band of the share tie."""
+    """Known models, and how many tie by share of the LM head."""
     from tiebeam.catalog import BANDS, known_models, verdict
 
     bands = []
@@ -97,18 +102,20 @@ def _page(view: View, views: list[View], live: bool) -> bytes:
     return text.encode()
 
 
-def export(where: Path) -> list[Path]:
-    """Write the lesson and the calculator as a static site; refuses a directory that holds something else."""
-    mine = files(live=False)
-    if where.exists():
-        if not where.is_dir():
-            raise BadRequest(f"{where} is a file; --export needs a directory")
-        others = {path.relative_to(where).as_posix() for path in where.rglob("*") if path.is_file()} - mine.keys()
+def export(directory: Path) -> list[Path]:
+    """Write the lesson and the calculator as a static site; a directory with other files is an error."""
+    site = files(live=False)
+    if directory.exists():
+        if not directory.is_dir():
+            raise BadRequest(f"{directory} is a file; pass a directory")
+        others = {
+            path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+        } - site.keys()
         if others:
-            raise BadRequest(f"{where} already holds {min(others)}; name an empty directory, or a new one")
+            raise BadRequest(f"{directory} already has {min(others)}; pass an empty or new directory")
     written = []
-    for name, raw in mine.items():
-        path = where / name
+    for name, raw in site.items():
+        path = directory / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)

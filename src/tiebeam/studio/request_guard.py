@@ -1,8 +1,8 @@
-"""The door of the studio: who may speak to it, how much they may say, and what a browser may do with the answer.
+"""ASGI middleware that protects the studio: host and origin checks, size limits, and security headers.
 
-A page on the open web can make a browser send requests to 127.0.0.1, and with a name that it rebinds to that
-address it could even read the answers. So a request must name us as its host, must not come from another
-origin, and gets an answer that no other origin may embed or read.
+A web page can make a browser send requests to 127.0.0.1, and with DNS rebinding it could read the responses. So the
+Host header must name this server, the request must not come from another origin, and no other origin may embed or read
+the response.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiebeam.errors import TiebeamError
 
-LARGEST_BODY = 64 << 10
-LARGEST_TARGET = 8 << 10
+MAX_BODY = 64 << 10
+MAX_TARGET = 8 << 10
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -30,11 +30,11 @@ _HEADERS = {
 
 
 class BodyTooLarge(TiebeamError):
-    """More bytes came than any request of ours needs."""
+    """The request body exceeds the limit."""
 
 
-class Guard:
-    """ASGI middleware. `port` is the one we listen on: another port of this machine is another origin."""
+class RequestGuard:
+    """ASGI middleware. `port` is the listening port: another port of this machine is another origin."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
@@ -49,53 +49,53 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        taken = 0
+        received = 0
 
-        async def bounded() -> Message:
-            nonlocal taken
+        async def receive_bounded() -> Message:
+            nonlocal received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > LARGEST_BODY:
-                raise BodyTooLarge(_too_large(taken))
+            received += len(message.get("body", b""))
+            if received > MAX_BODY:
+                raise BodyTooLarge(_too_large(received))
             return message
 
-        async def sealed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                ours = [(name, value) for name, value in message["headers"] if name.lower() not in _HEADERS]
-                message["headers"] = [*ours, *_HEADERS.items()]
+                kept = [(name, value) for name, value in message["headers"] if name.lower() not in _HEADERS]
+                message["headers"] = [*kept, *_HEADERS.items()]
             await send(message)
 
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            status, sentence = refusal
-            await JSONResponse({"error": sentence}, status)(scope, receive, sealed)
+        rejection = self._rejection(scope)
+        if rejection is not None:
+            status, message = rejection
+            await JSONResponse({"error": message}, status)(scope, receive, send_with_headers)
             return
-        await self.app(scope, bounded, sealed)
+        await self.app(scope, receive_bounded, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _rejection(self, scope: Scope) -> tuple[int, str] | None:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         host = headers.get("host", [])
         if len(host) != 1 or host[0].lower() not in self.hosts:
-            return 403, f"the studio answers at {min(self.hosts)} only; this request names {_shown(host)}"
+            return 403, f"the studio answers only at {min(self.hosts)}; the Host header is {_shown(host)}"
         origin = headers.get("origin", [])
         if origin and origin != [f"http://{host[0]}"]:
-            return 403, f"the studio answers its own pages only; this request comes from {_shown(origin)}"
+            return 403, f"the studio answers only its own pages; this request comes from {_shown(origin)}"
         site = headers.get("sec-fetch-site", ["none"])
-        arriving = headers.get("sec-fetch-mode") == ["navigate"] and not scope["path"].startswith("/api")
-        if site not in (["same-origin"], ["none"]) and not arriving:
-            return 403, "the studio answers its own pages only; this request comes from another site"
-        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LARGEST_TARGET:
-            return 414, f"the address of this request is longer than {LARGEST_TARGET:,} bytes"
+        navigation = headers.get("sec-fetch-mode") == ["navigate"] and not scope["path"].startswith("/api")
+        if site not in (["same-origin"], ["none"]) and not navigation:
+            return 403, "the studio answers only its own pages; this request comes from another site"
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET:
+            return 414, f"the URL exceeds the limit of {MAX_TARGET:,} bytes"
         length = headers.get("content-length", ["0"])[0]
-        if not length.isdigit() or len(length) > 12 or int(length) > LARGEST_BODY:
+        if not length.isdigit() or len(length) > 12 or int(length) > MAX_BODY:
             return 413, _too_large(length)
         return None
 
 
 def _too_large(size: int | str) -> str:
-    return f"the request's body is {str(size)[:20]} bytes; at most {LARGEST_BODY:,} are read"
+    return f"the request body has {str(size)[:20]} bytes, which exceeds the limit of {MAX_BODY:,}"
 
 
 def _shown(values: list[str]) -> str:

@@ -1,7 +1,7 @@
-"""Runs as the pages show them: the settings, the reports so far, and a stream of those still to come.
+"""Training runs for the Runs page: settings, metrics so far, and a stream of new metrics.
 
-metrics.jsonl has one JSON object per line. A run in progress appends to it, a resumed one may rewrite it, and
-a kill may leave half a line, so the tail follows the file's size, starts over when it shrinks, and takes
+metrics.jsonl has one JSON object per line. A running training appends to it, a resumed one may rewrite it, and a killed
+one may leave an incomplete line. So the reader follows the file size, starts over when the file shrinks, and uses
 complete lines only.
 """
 
@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tiebeam.studio.model_list import METRICS, REPORT, RUN, Entry, is_model
+from tiebeam.studio.model_list import METRICS, REPORT, RUN, Source, is_model
 
-_MOST_BYTES = 64 << 20
-_LONGEST_LINE = 256 << 10
-_QUIET = 60.0  # seconds without a report after which a run is not called live
+_MAX_BYTES = 64 << 20
+_MAX_LINE = 256 << 10
+_LIVE_SECONDS = 60.0  # a run with a newer record is called live
 
 
-def summary(entry: Entry) -> dict[str, Any]:
-    """The run's own words about itself and its latest report."""
-    where = Path(entry.where)
+def summary(run: Source) -> dict[str, Any]:
+    """Settings and latest metrics of a run."""
+    where = Path(run.where)
     lines = list(_tail_lines(where / METRICS, 64 << 10))
     last: dict[str, Any] = {}
     for record in lines:
@@ -32,29 +32,29 @@ def summary(entry: Entry) -> dict[str, Any]:
     settings = _document(where / RUN).get("settings")
     config = _document(where / "config.json")
     return {
-        "id": entry.id,
-        "name": entry.name,
+        "id": run.id,
+        "name": run.name,
         "tied": _tied(settings if isinstance(settings, dict) else {}, config),
         "model": is_model(where),
-        "live": _age(where / METRICS) < _QUIET,
+        "live": _age(where / METRICS) < _LIVE_SECONDS,
         "settings": settings if isinstance(settings, dict) else {},
         "last": last,
     }
 
 
-def verdict(path: Path) -> dict[str, Any]:
-    """What a comparison found, in its own two sentences."""
+def comparison_verdict(path: Path) -> dict[str, Any]:
+    """The two sentences of a comparison's verdict."""
     found = _document(path / REPORT, 64 << 20).get("verdict")
     sentences = found.get("sentences") if isinstance(found, dict) else None
     return {"name": path.name, "sentences": [str(one) for one in sentences] if isinstance(sentences, list) else []}
 
 
-def records(entry: Entry) -> list[dict[str, Any]]:
-    return list(_tail_lines(Path(entry.where) / METRICS, _MOST_BYTES))
+def records(run: Source) -> list[dict[str, Any]]:
+    return list(_tail_lines(Path(run.where) / METRICS, _MAX_BYTES))
 
 
-def follow(path: Path) -> Iterator[list[dict[str, Any]] | str | None]:
-    """Lists of new reports; "reset" when the file was rewritten; None when there is nothing new. Never ends."""
+def follow_metrics(path: Path) -> Iterator[list[dict[str, Any]] | str | None]:
+    """Yield lists of new records, "reset" when the file was rewritten, None when there is nothing new. Never ends."""
     at, rest, file_id = 0, b"", None
     while True:
         try:
@@ -70,32 +70,32 @@ def follow(path: Path) -> Iterator[list[dict[str, Any]] | str | None]:
             raw = b""
         if raw:
             at += len(raw)
-            *whole, rest = (rest + raw).split(b"\n")
-            rest = rest[:_LONGEST_LINE]
-            found = [record for line in whole if (record := _record(line)) is not None]
+            *complete, rest = (rest + raw).split(b"\n")
+            rest = rest[:_MAX_LINE]
+            found = [record for line in complete if (record := _record(line)) is not None]
             if found:
                 yield found
             continue
         yield None
 
 
-def _tail_lines(path: Path, most: int) -> Iterator[dict[str, Any]]:
+def _tail_lines(path: Path, limit: int) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - most))
-            raw = file.read(most)
+            file.seek(max(0, size - limit))
+            raw = file.read(limit)
     except OSError:
         return
     lines = raw.split(b"\n")
-    for line in lines[1 if size > most else 0 :]:
+    for line in lines[1 if size > limit else 0 :]:
         record = _record(line)
         if record is not None:
             yield record
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    if not line.strip() or len(line) > _LONGEST_LINE:
+    if not line.strip() or len(line) > _MAX_LINE:
         return None
     try:
         record = json.loads(line)
@@ -105,13 +105,13 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN; a diverged loss is shown as missing."""
+    """JSON has no NaN; a diverged loss becomes null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _document(path: Path, most: int = 1 << 20) -> dict[str, Any]:
+def _document(path: Path, limit: int = 1 << 20) -> dict[str, Any]:
     try:
-        if path.stat().st_size > most:
+        if path.stat().st_size > limit:
             return {}
         document = json.loads(path.read_text(), parse_constant=lambda _: None)
     except (OSError, ValueError, RecursionError):
@@ -120,10 +120,10 @@ def _document(path: Path, most: int = 1 << 20) -> dict[str, Any]:
 
 
 def _tied(settings: dict[str, Any], config: dict[str, Any]) -> bool | None:
-    """How the run started; a number in `tie` is the part of it after which the pair is split."""
-    for said in (settings.get("tie"), config.get("tie_word_embeddings")):
-        if isinstance(said, bool | int | float):
-            return said is not False
+    """Whether the run started tied; a number in `tie` is the fraction of the run after which it unties."""
+    for tie in (settings.get("tie"), config.get("tie_word_embeddings")):
+        if isinstance(tie, bool | int | float):
+            return tie is not False
     return None
 
 

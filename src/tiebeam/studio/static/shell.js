@@ -1,4 +1,4 @@
-// Every page starts here: the view named on <html> fills <main>.
+// Entry point of every page: load the view named on <html> into <main>.
 const root = document.documentElement;
 const main = document.getElementById("main");
 

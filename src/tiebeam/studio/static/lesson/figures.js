@@ -1,4 +1,4 @@
-// The pictures of the lesson. Each is a function of the frame: figure() -> {element, show(frame)}.
+// Figures of the lesson: figure() -> {element, show(frame)}.
 import { curves, hbars } from "../lib/charts.js";
 import { Fit, FORMS, floor, pmi, read, TEXT, unigram } from "../lib/bigrams.js";
 import { freshId, h, media, scroller, swatch } from "../lib/dom.js";
@@ -16,7 +16,7 @@ function choices(legend, names, current, pick) {
     h("input", { type: "radio", name: id, value, checked: value === current(), onchange: () => pick(value) }), h("span", null, text)))));
 }
 
-// The chosen word is one for the whole lesson: every picture of it follows.
+// The selected word is global: every figure follows it.
 function wordChoices(legend) {
   const field = choices(legend, WORDS.map((word, i) => [i, word]), () => toy.word, (i) => { toy.word = i; changed(); });
   toy.listeners.add(() => { field.querySelectorAll("input")[toy.word].checked = true; });
@@ -31,14 +31,14 @@ function listening(element, draw) {
   return element;
 }
 
-// 1. One-hot rows, and the lookup they amount to.
+// 1. One-hot vectors and embedding lookup.
 export function lookup() {
   let frame = 0;
   const element = h("div", { class: "panel stack" });
   const identity = grid(WORDS.map((_, i) => oneHot(i, 6)), { rows: WORDS, columns: WORDS, caption: "Every word as a one-hot row", digits: 0, small: true, scale: 2 });
   const hot = grid([oneHot(0, 6)], { caption: "one-hot", digits: 0, scale: 2 });
   const table = grid(toy.E, { rows: WORDS, caption: "E, one row per word (edit it)", name: "E", digits: 1, edit: (i, j, x) => { toy.E[i][j] = x; award("edit:E", 5); changed(); } });
-  const row = grid([toy.E[0]], { caption: "comes out", digits: 1 });
+  const row = grid([toy.E[0]], { caption: "result", digits: 1 });
   const sum = h("p", { class: "mono tiny" });
   const pick = wordChoices("The word");
   function draw() {
@@ -54,19 +54,19 @@ export function lookup() {
     const parts = [
       () => [pick, identity.element],
       () => [pick, hot.element, product(), sum],
-      () => [pick, product(), h("p", { class: "note" }, `E[${i}] is all there is to it: 3 numbers read, nothing multiplied.`)],
+      () => [pick, product(), h("p", { class: "note" }, `E[${i}]: 3 numbers are read, nothing is multiplied.`)],
     ];
     element.replaceChildren(...parts[frame]());
   }
   return { element: listening(element, draw), show: (next) => { frame = next; draw(); } };
 }
 
-// 2. The way out: logits are dot products with rows; softmax; and which table the rows belong to.
+// 2. Logits as dot products with rows, softmax, and which matrix the rows belong to.
 export function logits() {
   let frame = 0;
   const hiddenState = [0.5, 1.0, 0.4];
   const element = h("div", { class: "panel stack" });
-  const state = grid([hiddenState], { caption: "h, what the network arrives at (edit it)", name: "h", digits: 1, edit: (_, j, x) => { hiddenState[j] = x; award("edit:h", 5); draw(); } });
+  const state = grid([hiddenState], { caption: "h, the final hidden state (edit it)", name: "h", digits: 1, edit: (_, j, x) => { hiddenState[j] = x; award("edit:h", 5); draw(); } });
   const body = h("div", { class: "stack" });
   element.append(state.element, body);
   function draw() {
@@ -79,20 +79,20 @@ export function logits() {
       ? hbars(WORDS.map((name, i) => ({ name, value: p[i], label: percent(p[i]), on: i === best })), { low: 0, high: 1 })
       : hbars(WORDS.map((name, i) => ({ name, value: z[i], label: signed(z[i]), on: i === best })), { low: -2, high: 2 });
     body.replaceChildren(
-      h("p", { class: "small" }, h("strong", null, frame === 1 ? "softmax of the logits: chances" : "logits: h · each row")), bars,
+      h("p", { class: "small" }, h("strong", null, frame === 1 ? "softmax of the logits: probabilities" : "logits: h · each row")), bars,
       h("p", { class: "mono tiny" }, `${WORDS[best]}: ${work} = ${signed(z[best])}`),
-      frame === 2 ? h("p", { class: "note" }, swatch(true), "The rows used here are the rows of E itself. This head is tied: V × D numbers serve both ends.") : "");
+      frame === 2 ? h("p", { class: "note" }, swatch(true), "The rows used here are the rows of E. This LM head is tied: embedding and LM head are one V × D matrix.") : "");
   }
   return { element: listening(element, draw), show: (next) => { frame = next; draw(); } };
 }
 
-// 3. The residual stream is a sum, so the logits are a sum, too.
+// 3. The residual stream is a sum, so the logits are a sum.
 export function stream() {
   let frame = 0;
   const element = h("div", { class: "panel stack" });
   const add = { attention: [-0.6, 0.5, 0.3], MLP: [-0.5, 0.4, -0.1] };
   const on = { attention: true, MLP: true };
-  const toggles = h("fieldset", null, h("legend", null, "What the layers add to the stream"), h("div", { class: "row" }, Object.keys(add).map((name) => h("label", { class: "choice" },
+  const toggles = h("fieldset", null, h("legend", null, "What the layers add to the residual stream"), h("div", { class: "row" }, Object.keys(add).map((name) => h("label", { class: "choice" },
     h("input", { type: "checkbox", checked: true, onchange: (event) => { on[name] = event.target.checked; draw(); } }), h("span", null, `${name} [${add[name].map((x) => signed(x, 1)).join(", ")}]`)))));
   const body = h("div", { class: "stack" });
   const pick = wordChoices("The word at this position");
@@ -107,12 +107,12 @@ export function stream() {
     const rows = WORDS.map((word, i) => h("tr", null, h("th", { scope: "row" }, word), parts.map(([, v]) => h("td", null, signed(dot(toy.E[i], v)))), h("td", null, h("strong", null, signed(z[i])))));
     body.replaceChildren(
       scroller("Logits", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "next word"), parts.map(([name]) => h("th", { scope: "col" }, name === "embedding" ? "direct path" : name)), h("th", { scope: "col" }, "logit"))), h("tbody", null, rows))),
-      h("p", { class: "note" }, frame === 1 ? `With nothing added, the score of each next word is row ${toy.word} of E·Eᵀ: a table of “what follows ${WORDS[toy.word]}”.` : "Each column is that part’s dot product with the word’s row; the logit is their sum. (A real model has a norm before the head, which rescales the sum.)"));
+      h("p", { class: "note" }, frame === 1 ? `With nothing added, the score of each next word is row ${toy.word} of E·Eᵀ: the logits of “what follows ${WORDS[toy.word]}”.` : "Each column is that part’s dot product with the word’s row; the logit is their sum. (A real model has a norm before the head, which rescales the sum.)"));
   }
   return { element: listening(element, draw), show: (next) => { frame = next; draw(); } };
 }
 
-// 4. Which word follows which, counted in a text that you may change.
+// 4. Bigram counts of an editable text.
 export const language = { text: TEXT, ...read(TEXT), listeners: new Set() };
 function setText(text) {
   const next = read(text);
@@ -139,7 +139,7 @@ export function bigrams() {
     map.update(counts);
     const one = (a, b) => counts[vocabulary.indexOf(a)]?.[vocabulary.indexOf(b)] ?? 0;
     body.replaceChildren(map.element, frame === 1
-      ? h("p", { class: "note" }, `New → York: ${one("New", "York")} times. York → New: ${one("York", "New")} times. Of the energy of these counts, ${percent(antisymmetricShare(counts))} is antisymmetric: no symmetric table can hold it.`)
+      ? h("p", { class: "note" }, `New → York: ${one("New", "York")} times. York → New: ${one("York", "New")} times. Of the energy of these counts, ${percent(antisymmetricShare(counts))} is antisymmetric: no symmetric matrix can represent it.`)
       : h("p", { class: "note" }, `${language.words.length} words, ${vocabulary.length} different ones.`));
     element.replaceChildren(...(frame === 0 ? [editor, body] : [body]));
   }
@@ -148,7 +148,7 @@ export function bigrams() {
   return { element, show: (next) => { frame = next; draw(); } };
 }
 
-// 5. The symmetry explorer: edit E, watch E.E^T.
+// 5. Symmetry explorer: edit E and watch E.E^T.
 export function explorer() {
   const E = [[1.0, 0.4], [-0.6, 0.9], [0.3, -1.1], [0.8, 0.2]];
   let form = "EE";
@@ -172,14 +172,14 @@ export function explorer() {
     inputs.replaceChildren(table.element, ...extra, h("span", { class: "op", "aria-hidden": "true" }, "→"), product.element);
     product.update(Z, { on: (i, j) => i + j === 1 });
     const values = eigenvalues(symmetricPart(Z));
-    const apart = Math.max(...map2(Z, (x, i, j) => Math.abs(x - Z[j][i])).flat());
+    const asymmetry = Math.max(...map2(Z, (x, i, j) => Math.abs(x - Z[j][i])).flat());
     const lowest = Math.min(...Z.map((row, i) => row[i]));
     const negative = values.filter((x) => x < -1e-9).length;
     verdicts.replaceChildren(
       h("ul", { class: "checks" },
-        h("li", null, h("b", null, apart < 1e-9 ? "Symmetric" : "Not symmetric"), `New → York ${signed(Z[0][1])}, York → New ${signed(Z[1][0])}; largest difference anywhere ${signed(apart)}`),
-        h("li", null, h("b", null, lowest >= -1e-9 ? "Every word likes itself" : "A word may dislike itself"), `lowest score of a word after itself: ${signed(lowest)}`),
-        h("li", null, h("b", null, negative ? `${negative} negative eigenvalue${negative > 1 ? "s" : ""}` : "Positive semidefinite"), negative ? "it can push words apart" : "it can only pull alike words together")),
+        h("li", null, h("b", null, asymmetry < 1e-9 ? "Symmetric" : "Not symmetric"), `New → York ${signed(Z[0][1])}, York → New ${signed(Z[1][0])}; largest difference anywhere ${signed(asymmetry)}`),
+        h("li", null, h("b", null, lowest >= -1e-9 ? "Diagonal is never negative" : "Negative diagonal"), `lowest logit of a word after itself: ${signed(lowest)}`),
+        h("li", null, h("b", null, negative ? `${negative} negative eigenvalue${negative > 1 ? "s" : ""}` : "Positive semidefinite"), negative ? "some directions lower the logits of similar words" : "similar words always raise each other’s logits")),
       h("p", { class: "note" }, "Eigenvalues of the symmetric part:"),
       h("ul", { class: "eigen" }, values.map((x) => h("li", { class: x > 1e-9 ? "plus" : x < -1e-9 ? "minus" : "" }, (x > 1e-9 ? "+" : "") + signed(x)))));
   }
@@ -187,23 +187,23 @@ export function explorer() {
   return { element: h("div", { class: "panel stack" }, pick, inputs, verdicts), show() {} };
 }
 
-// 6. What the counts would need: the spectrum of the text's own association table.
+// 6. Spectrum of the text's PMI matrix.
 export function spectrum() {
   const element = h("div", { class: "panel stack" });
   function draw() {
     const P = pmi(language.counts);
     const values = eigenvalues(symmetricPart(P));
     const largest = Math.max(...values.map(Math.abs));
-    element.replaceChildren(h("p", { class: "small" }, h("strong", null, "Eigenvalues of the symmetric half of the text’s PMI table")),
+    element.replaceChildren(h("p", { class: "small" }, h("strong", null, "Eigenvalues of the symmetric part of the text’s PMI matrix")),
       hbars(values.map((x, i) => ({ name: `${i + 1}`, value: x, label: signed(x) })), { low: -largest, high: largest }),
-      h("p", { class: "note" }, `${percent(antisymmetricShare(P))} of the table’s energy is antisymmetric. Of the rest, ${percent(negativeShare(values))} sits in negative eigenvalues. E·Eᵀ can hold neither, at any width.`));
+      h("p", { class: "note" }, `${percent(antisymmetricShare(P))} of the matrix’s energy is antisymmetric. Of the rest, ${percent(negativeShare(values))} is in negative eigenvalues. E·Eᵀ can represent neither, at any width.`));
   }
   language.listeners.add(draw);
   draw();
   return { element, show() {} };
 }
 
-// 7. The fit: every form trained on the text, in the browser.
+// 7. Every form trained on the text in the browser.
 const STEPS = 400;
 export function fitting() {
   let form = "EE";
@@ -225,12 +225,12 @@ export function fitting() {
 
   function train(forms) {
     stop();
-    const ticket = running;
+    const current = running;
     all.disabled = one.disabled = true;
     const fits = forms.map((name) => [name, new Fit(name, language.counts, dim)]);
     for (const [name, fit] of fits) done.set(name, { loss: fit.loss(), curve: [[0, fit.loss()]], p: fit.probabilities() });
     const slice = () => {
-      if (ticket !== running) return;
+      if (current !== running) return;
       const until = performance.now() + 12;
       while (performance.now() < until && fits.some(([, fit]) => fit.step < STEPS)) {
         for (const [name, fit] of fits) {
@@ -257,17 +257,17 @@ export function fitting() {
     const V = counts.length;
     const mine = done.get(form);
     const target = counts.map((row) => { const n = row.reduce((a, b) => a + b, 0); return row.map((x) => (n ? x / n : 0)); });
-    const chance = { small: true, rows: vocabulary, columns: vocabulary, blank: 0.045, scale: 1, format: (x) => String(Math.round(100 * x)) };
+    const options = { small: true, rows: vocabulary, columns: vocabulary, blank: 0.045, scale: 1, format: (x) => String(Math.round(100 * x)) };
     const tone = (name) => (name === "EW" ? "untied" : "tied");
     const [least, most] = [floor(counts), unigram(counts)];
     const rows = Object.entries(FORMS).map(([name, info]) => {
       const found = done.get(name);
-      return h("tr", null, h("th", { scope: "row" }, swatch(name !== "EW"), info.name, h("br"), h("span", { class: "quiet tiny" }, info.says)), h("td", null, String(info.params(V, dim))), h("td", null, found ? found.loss.toFixed(3) : "–"));
+      return h("tr", null, h("th", { scope: "row" }, swatch(name !== "EW"), info.name, h("br"), h("span", { class: "quiet tiny" }, info.about)), h("td", null, String(info.params(V, dim))), h("td", null, found ? found.loss.toFixed(3) : "–"));
     });
     body.replaceChildren(
-      grid(mine ? mine.p : target, { ...chance, caption: mine ? `${FORMS[form].name} says, in %` : "The text says, in % (the row’s next word)" }).element,
-      ...(mine ? [grid(target, { ...chance, caption: "The text says, in %" }).element] : []),
-      scroller("Losses", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "numbers"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
+      grid(mine ? mine.p : target, { ...options, caption: mine ? `${FORMS[form].name}: next-word probability, %` : "Text: next-word probability, %" }).element,
+      ...(mine ? [grid(target, { ...options, caption: "Text: next-word probability, %" }).element] : []),
+      scroller("Losses", h("table", { class: "data" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "direct path"), h("th", { scope: "col" }, "parameters"), h("th", { scope: "col" }, "loss, nats"))), h("tbody", null, rows,
           h("tr", null, h("th", { scope: "row" }, "the counts themselves"), h("td", null, ""), h("td", null, least.toFixed(3))),
           h("tr", null, h("th", { scope: "row" }, "word frequencies only"), h("td", null, ""), h("td", null, most.toFixed(3)))))),
       ...(mine ? [curves([...done].map(([name, found]) => ({ name: FORMS[name].name, tone: tone(name), points: found.curve })), { width: media("(max-width: 640px)").matches ? 350 : 520, yLabel: "loss, nats", named: true, refs: [{ name: "the counts themselves", y: least }] })] : []));

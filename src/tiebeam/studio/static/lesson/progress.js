@@ -1,4 +1,4 @@
-// Points for trying things, kept in this browser only. Nothing is locked behind them.
+// Points for interacting with the lesson, stored in this browser only.
 const KEY = "tiebeam.lesson";
 const listeners = new Set();
 let earned = load();
@@ -8,7 +8,7 @@ function load() {
     const kept = JSON.parse(localStorage.getItem(KEY) ?? "{}");
     return kept && typeof kept === "object" && !Array.isArray(kept) ? kept : {};
   } catch {
-    return {}; // private windows may refuse storage; the lesson works without
+    return {}; // private windows may refuse storage; the lesson works without it
   }
 }
 

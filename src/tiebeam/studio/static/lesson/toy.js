@@ -1,4 +1,4 @@
-// The toy numbers of the first chapters: six words, three numbers each. Editing one changes every picture.
+// Toy embedding of the first chapters: six words of width 3. Editing a number updates every figure.
 import { map2 } from "../lib/linalg.js";
 
 export const WORDS = ["New", "York", "City", "San", "Francisco", "Los"];

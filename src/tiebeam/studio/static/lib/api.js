@@ -1,4 +1,4 @@
-// The studio's own server, and errors as its sentences.
+// Requests to the studio's server; its error messages become exceptions.
 export async function get(path) {
   return answer(await fetch(path, { headers: { accept: "application/json" } }));
 }
@@ -16,7 +16,7 @@ async function answer(response) {
 let known = null;
 export const catalog = () => (known ??= get("catalog.json"));
 
-// A stream of server-sent events from a POST: calls on(name, data) for each; ends with the stream.
+// POST that returns server-sent events: calls on(name, data) for each event until the stream ends.
 export async function postStream(path, body, on, signal) {
   const response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
   if (!response.ok) await answer(response);

@@ -1,5 +1,5 @@
-// A toy language and the zero-layer models fitted to it: token -> E -> (something) -> table -> logits.
-// The forms, their starts and their Adam are those of tiebeam.lens.bigrams, on a smaller scale.
+// A toy language and zero-layer models fitted to it: token -> E -> (map) -> output matrix -> logits.
+// Forms, initialization and Adam are those of tiebeam.lens.bigrams, at a smaller scale.
 import { map2, softmax, times, timesT, transpose, zeros } from "./linalg.js";
 
 export const TEXT =
@@ -17,7 +17,7 @@ export function read(text) {
   return { words, vocabulary, counts };
 }
 
-// log p(a, b) / p(a) p(b) with a share of independence mixed in, as tiebeam.lens.rank_bounds has it.
+// Smoothed log p(a, b) / p(a) p(b), as in tiebeam.lens.rank_bounds.
 export function pmi(counts, smoothing = 0.5) {
   const rows = counts.map((row) => row.reduce((a, b) => a + b, 0));
   const columns = transpose(counts).map((row) => row.reduce((a, b) => a + b, 0));
@@ -31,14 +31,14 @@ export function pmi(counts, smoothing = 0.5) {
 }
 
 export const FORMS = {
-  EE: { name: "E·Eᵀ", says: "one table, tied", params: (V, d) => V * d },
-  EDE: { name: "E·diag(±1)·Eᵀ", says: "one table, half its columns negated", params: (V, d) => V * d },
-  EME: { name: "E·M·Eᵀ", says: "one table and a small map", params: (V, d) => V * d + d * d },
-  EMLPE: { name: "E·MLP·Eᵀ", says: "one table and a small MLP", params: (V, d) => V * d + 4 * d * d },
-  EW: { name: "E·Wᵀ", says: "two tables, untied", params: (V, d) => 2 * V * d },
+  EE: { name: "E·Eᵀ", about: "tied", params: (V, d) => V * d },
+  EDE: { name: "E·diag(±1)·Eᵀ", about: "tied, half of the columns negated", params: (V, d) => V * d },
+  EME: { name: "E·M·Eᵀ", about: "tied, with a d × d map", params: (V, d) => V * d + d * d },
+  EMLPE: { name: "E·MLP·Eᵀ", about: "tied, with a small MLP", params: (V, d) => V * d + 4 * d * d },
+  EW: { name: "E·Wᵀ", about: "untied", params: (V, d) => 2 * V * d },
 };
 
-// A small repeatable generator (mulberry32) and normal draws from it.
+// Seeded random generator (mulberry32) with normal draws.
 export function randomness(seed) {
   let state = seed >>> 0;
   const uniform = () => {
@@ -62,7 +62,7 @@ function hidden(form, w) {
   return w.E;
 }
 
-// The entropy of the counts themselves: no model of one previous token can do better on this text.
+// Conditional entropy of the counts: the lowest loss of any bigram model on this text.
 export function floor(counts) {
   const total = counts.flat().reduce((a, b) => a + b, 0);
   let nats = 0;
@@ -73,7 +73,7 @@ export function floor(counts) {
   return nats / total;
 }
 
-// Knowing only how often each word comes.
+// Loss of the unigram model: word frequencies only.
 export function unigram(counts) {
   const columns = transpose(counts).map((row) => row.reduce((a, b) => a + b, 0));
   const total = columns.reduce((a, b) => a + b, 0);
@@ -130,7 +130,7 @@ export class Fit {
     return { E: plus(timesT(dInner, w.A), dW), A: times(transpose(w.E), dInner), B: times(transpose(inner), dH) };
   }
 
-  // One step of Adam on all counts at once; `of` steps in all, the rate falling to nothing.
+  // One step of Adam on all counts; `of` steps in total, the learning rate decays to 0.
   advance(of) {
     this.step++;
     const rate = 0.05 * Math.min(1, this.step / 20) * (1 - this.step / (of + 1));

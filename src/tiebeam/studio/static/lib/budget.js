@@ -1,4 +1,4 @@
-// What the pair costs, tied and untied: the same arithmetic as tiebeam.budget, on BigInt.
+// Cost of embedding and LM head, tied and untied: the arithmetic of tiebeam.budget on BigInt.
 import { ratio } from "./numbers.js";
 
 export const SIZES = { "1B": 10n ** 9n, "7B": 7n * 10n ** 9n, "70B": 70n * 10n ** 9n };
@@ -20,7 +20,7 @@ export function price(vocab, dim, trunk = null) {
   };
 }
 
-// The share of one matrix in a model of `total` parameters, both counted; null when they do not fit.
+// Share of one matrix in a model of `total` parameters that includes both; null if they do not fit.
 export function shareWithin(matrix, total) {
   return 2n * matrix > total ? null : ratio(matrix, total);
 }

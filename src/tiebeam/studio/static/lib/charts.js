@@ -1,4 +1,4 @@
-// The few charts of the studio, as SVG and plain boxes.
+// Charts of the studio, as SVG and HTML.
 import { h, media, s, tieWord } from "./dom.js";
 import { grouped, human, percent } from "./numbers.js";
 
@@ -18,7 +18,7 @@ export function hbars(items, { low, high } = {}) {
     h("span", { class: "amount" }, item.label ?? item.value.toFixed(2)))));
 }
 
-// Tied and untied models to one scale. trunk and matrix are BigInt.
+// Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt.
 export function shareBars(trunk, matrix) {
   const whole = trunk + 2n * matrix;
   const width = (part) => ({ width: `${Number((part * 1_000_000n) / whole) / 10_000}%` });
@@ -28,9 +28,9 @@ export function shareBars(trunk, matrix) {
     bar("tied", true, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) })], trunk + matrix),
     bar("untied", false, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) }), h("span", { class: "second", style: width(matrix) })], whole),
     h("ul", { class: "legend" },
-      h("li", null, h("span", { class: "swatch trunk", "aria-hidden": "true" }), "trunk"),
+      h("li", null, h("span", { class: "swatch trunk", "aria-hidden": "true" }), "non-embedding parameters"),
       h("li", null, h("span", { class: "swatch tied", "aria-hidden": "true" }), "embedding"),
-      h("li", null, h("span", { class: "swatch untied", "aria-hidden": "true" }), "a head of its own")));
+      h("li", null, h("span", { class: "swatch untied", "aria-hidden": "true" }), "separate LM head")));
 }
 
 const diamond = (x, y, r) => `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z`;
@@ -42,9 +42,9 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
   const totals = known.map((model) => model.untied_total);
   const [low, high] = [Math.log10(Math.min(...totals, yours?.total ?? Infinity)) - 0.08, Math.log10(Math.max(...totals, yours?.total ?? 0)) + 0.08];
   const x = (total) => left + ((W - left - right) * (Math.log10(total) - low)) / (high - low);
-  const y = (share) => H - bottom - (H - top - bottom) * Math.sqrt(share / 0.5); // small shares get room
+  const y = (share) => H - bottom - (H - top - bottom) * Math.sqrt(share / 0.5); // spreads small shares
   const chart = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img",
-    "aria-label": `${known.length} known models by size and by the share of one vocabulary matrix; small models tie, large ones do not. The table below has the numbers.` });
+    "aria-label": `${known.length} known models by size and by the share of the LM head; small models are tied, large ones are not. The table below has the numbers.` });
   for (const share of [0.01, 0.05, 0.1, 0.2, 0.3, 0.5]) {
     chart.append(s("line", { class: "axis", x1: left, x2: W - right, y1: y(share), y2: y(share) }),
       s("text", { x: left - 8, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(100 * share)}%`));
@@ -55,8 +55,8 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
       s("text", { x: x(10 ** power), y: H - bottom + 18, "text-anchor": "middle" }, name));
   }
   chart.append(s("text", { x: W - right, y: H - 6, "text-anchor": "end" }, narrow ? "size →" : "parameters, untied →"),
-    s("text", { x: left, y: H - 6 }, narrow ? "↑ share of one matrix" : "↑ one matrix, share of the model"));
-  const tip = h("p", { class: "tip quiet", "aria-live": "polite" }, "Point at a model to see its numbers", pick ? "; click it to start from it." : ".");
+    s("text", { x: left, y: H - 6 }, narrow ? "↑ LM head share" : "↑ LM head, share of the model"));
+  const tip = h("p", { class: "tip quiet", "aria-live": "polite" }, "Point at a model to see its numbers", pick ? "; click it to use them." : ".");
   const tell = (model) => tip.replaceChildren(h("strong", null, model.name), " · ", tieWord(model.tied), ` · ${percent(model.head_share)} of ${human(model.untied_total)} · ${grouped(model.vocab)} × ${grouped(model.dim)}`);
   for (const model of known) {
     const [cx, cy] = [x(model.untied_total), y(model.head_share)];

@@ -1,5 +1,5 @@
-// Elements from JavaScript, without a framework. Styles are set property by property: the page's policy forbids
-// style attributes.
+// Create DOM elements without a framework. Styles are set by property, because the page's Content-Security-Policy
+// forbids style attributes.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, props, children) {
@@ -22,7 +22,7 @@ export const s = (tag, props, ...children) => fill(document.createElementNS(SVG,
 let made = 0;
 export const freshId = (stem) => `${stem}-${++made}`;
 
-// `code` and *emphasis* in short prose, so that texts can be written as plain strings.
+// Convert `code` and *emphasis* in a plain string to elements.
 export function prose(text) {
   return text.split(/(`[^`]+`|(?<![\w.])\*[\p{L}\d][^*]*\*)/u).map((part) => {
     if (part.startsWith("`")) return h("code", null, part.slice(1, -1));
@@ -41,7 +41,7 @@ export function swatch(tied) {
 
 export const tieWord = (tied) => h("span", { class: "tieword" }, swatch(tied), tied ? "tied" : "untied");
 
-// A box that scrolls sideways where its content is too wide; only then is it a stop for the keyboard.
+// A box that scrolls horizontally if its content is too wide; only then can it have the keyboard focus.
 export function scroller(label, child) {
   const box = h("div", { class: "scroll" }, child);
   new ResizeObserver(() => {

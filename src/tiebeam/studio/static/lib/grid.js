@@ -1,9 +1,9 @@
-// A matrix as a table people can read, colour and, where it teaches, edit.
+// A matrix as a coloured table, optionally editable.
 import { h, scroller } from "./dom.js";
 import { signed } from "./numbers.js";
 
 // values: rows of numbers. options: caption, rows, columns (names), digits, scale (|value| of full colour),
-// edit(i, j, value), small (narrow cells, turned names), blank (show nothing for 0), on(i, j), rowOn.
+// edit(i, j, value), small (narrow cells, rotated names), blank (empty cell for 0), on(i, j), rowOn.
 export function grid(values, options = {}) {
   const body = h("tbody");
   const table = h("table", { class: `grid${options.small ? " small turned" : ""}` });

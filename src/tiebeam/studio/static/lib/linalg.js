@@ -1,4 +1,4 @@
-// Small dense matrices as arrays of rows. Everything the lesson shows is computed with these.
+// Linear algebra on small dense matrices (arrays of rows), for the lesson.
 export const zeros = (n, m) => Array.from({ length: n }, () => new Array(m).fill(0));
 export const transpose = (A) => A[0].map((_, j) => A.map((row) => row[j]));
 export const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
@@ -16,13 +16,13 @@ export function softmax(z) {
 
 export const symmetricPart = (A) => map2(A, (x, i, j) => (x + A[j][i]) / 2);
 
-// The share of a matrix's energy that no symmetric matrix can hold.
+// Share of a matrix's energy (squared norm) in its antisymmetric part.
 export function antisymmetricShare(A) {
   const all = energy(A);
   return all ? (all - energy(symmetricPart(A))) / all : 0;
 }
 
-// Eigenvalues of a symmetric matrix, largest first, by Jacobi's rotations.
+// Eigenvalues of a symmetric matrix in descending order, by Jacobi rotations.
 export function eigenvalues(S) {
   const A = S.map((row) => [...row]);
   const n = A.length;
@@ -45,7 +45,7 @@ export function eigenvalues(S) {
   return A.map((row, i) => row[i]).sort((a, b) => b - a);
 }
 
-// Of a symmetric matrix's energy, the share in negative eigenvalues: out of reach for E.E^T at any width.
+// Share of a symmetric matrix's energy in negative eigenvalues, which E.E^T cannot have.
 export function negativeShare(values) {
   const all = values.reduce((sum, x) => sum + x * x, 0);
   return all ? values.filter((x) => x < 0).reduce((sum, x) => sum + x * x, 0) / all : 0;

@@ -1,11 +1,11 @@
-// Numbers as people write and read them, by the library's rule (tiebeam.budget), exactly: counts are BigInt.
+// Parse and format numbers exactly as tiebeam.budget does; counts are BigInt.
 const COUNT = /^(\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.(\d+))?(?:[eE]\+?(\d{1,2})|\s?([kKmMbBtT]))?$/;
 const POWERS = { K: 3, M: 6, B: 9, T: 12 };
 const LARGEST = 10n ** 18n;
 
 const shown = (text) => (text.length <= 40 ? text : `${text.slice(0, 37)}...`);
 
-// "3.2B", "135M", "50k", "50,257", "1e9" -> BigInt; throws a sentence.
+// "3.2B", "135M", "50k", "50,257", "1e9" -> BigInt; throws an error message.
 export function parseCount(text) {
   const found = text.length <= 40 ? COUNT.exec(text.trim()) : null;
   if (!found) throw new RangeError(`'${shown(text)}' is not a count; write it like 50257, 50,257, 50k, 135M or 3.2B`);
@@ -54,7 +54,7 @@ export function humanBytes(count) {
   return `${grouped(tenths / 10n)}.${tenths % 10n} TB`;
 }
 
-// One decimal, halves to even, as the library's formatting does.
+// One decimal, round half to even, as in Python.
 function oneDecimal(x) {
   const tie = Number.isInteger(x * 4) && !Number.isInteger(x * 2);
   if (!tie) return x.toFixed(1);
@@ -64,7 +64,7 @@ function oneDecimal(x) {
 
 export const percent = (share) => (share > 0 && share < 0.0005 ? "<0.1%" : `${oneDecimal(100 * share)}%`);
 
-// a / b as the nearest double, however large the two are.
+// a / b as the nearest double, for BigInt of any size.
 export function ratio(a, b) {
   if (a === 0n) return 0;
   const shift = BigInt(Math.max(0, 66 - (a.toString(2).length - b.toString(2).length)));

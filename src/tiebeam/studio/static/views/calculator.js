@@ -1,22 +1,22 @@
-// The calculator: a vocabulary, a width and a trunk -> what tying saves. The address carries the state.
+// Calculator view: vocabulary, width and non-embedding parameters -> what tying saves. The URL holds the state.
 import { catalog } from "../lib/api.js";
 import { price, shareWithin, SIZES } from "../lib/budget.js";
 import { scatter, shareBars } from "../lib/charts.js";
 import { freshId, h, media, scroller, tieWord } from "../lib/dom.js";
 import { grouped, human, humanBytes, parseCount, percent } from "../lib/numbers.js";
 
-// name, label, hint, smallest and largest on the slider (typing goes beyond)
+// name, label, hint, minimum and maximum of the slider (typed values may be outside)
 const SIZES_ASKED = [
   ["vocab", "Vocabulary", "tokens: rows of the matrix", 1_000, 512_000],
   ["dim", "Width", "the model's hidden size: columns", 64, 16_384],
-  ["trunk", "Trunk", "parameters of everything but the two matrices; empty if not known", 1_000_000, 1_000_000_000_000],
+  ["trunk", "Non-embedding parameters", "everything except embedding and LM head; empty if unknown", 1_000_000, 1_000_000_000_000],
 ];
 const START = { vocab: "32000", dim: "2048", trunk: "968976384" }; // TinyLlama
 const STEPS = 1000;
 
 const toSlider = (n, low, high) => Math.round((STEPS * Math.log(Math.max(low, Math.min(high, Number(n))) / low)) / Math.log(high / low));
 
-// A round number at that place of the slider: three significant digits, whole multiples of 64 for small ones.
+// Round value of a slider position: three significant digits, or a multiple of 64 for the width.
 function fromSlider(place, low, high, name) {
   const raw = low * (high / low) ** (place / STEPS);
   if (name === "dim") return BigInt(Math.max(64, Math.round(raw / 64) * 64));
@@ -50,20 +50,20 @@ export async function show(main) {
   }));
   const out = h("div", { class: "stack-wide", id: "numbers" });
   const field = h("div");
-  const said = h("p", { class: "visually-hidden", role: "status" });
+  const announcement = h("p", { class: "visually-hidden", role: "status" });
 
   main.replaceChildren(
     h("h1", null, "What does tying save?"),
-    h("p", { class: "lead" }, "One matrix of vocabulary × width, no more and no less. How much that is depends on the rest of the model."),
+    h("p", { class: "lead" }, "Exactly one matrix of vocabulary × width. How much that is depends on the rest of the model."),
     h("div", { class: "side-by-side play" },
       h("section", { class: "panel stack", "aria-label": "Sizes" },
         h("div", { class: "field" }, h("label", { for: "preset" }, "Start from a known model"), preset),
         SIZES_ASKED.map(([name]) => fields[name].element),
-        h("p", { class: "note" }, "Write numbers as 50257, 50,257, 50k, 135M or 3.2B. The address of this page holds your numbers: share it, or go back.")),
-      h("div", null, out, said)),
+        h("p", { class: "note" }, "Write numbers as 50257, 50,257, 50k, 135M or 3.2B. The URL holds your numbers, so you can share it.")),
+      h("div", null, out, announcement)),
     h("section", { class: "panel play", "aria-labelledby": "field-title" },
-      h("h2", { id: "field-title" }, "Where that stands among known models"),
-      h("p", { class: "quiet" }, "Where a separate head would be a large part of the model, nearly everyone ties; where it is a rounding error, nearly nobody does."),
+      h("h2", { id: "field-title" }, "Compared with known models"),
+      h("p", { class: "quiet" }, "Models in which a separate LM head would be a large share are nearly always tied; models in which it is negligible are nearly always untied."),
       field,
       table(models)));
 
@@ -112,7 +112,7 @@ export async function show(main) {
     out.replaceChildren(...answer(budget, bands, model));
     const yours = budget.head_share === null ? null : { share: budget.head_share, total: Number(budget.untied_total) };
     field.replaceChildren(scatter(models, { yours, pick: take, narrow: media("(max-width: 640px)").matches }));
-    said.textContent = `Tying saves ${human(budget.matrix)} parameters${budget.head_share === null ? "" : `, ${percent(budget.head_share)} of the untied model`}.`;
+    announcement.textContent = `Tying saves ${human(budget.matrix)} parameters${budget.head_share === null ? "" : `, ${percent(budget.head_share)} of the untied model`}.`;
   }
   draw(true);
 }
@@ -127,9 +127,9 @@ function answer(budget, bands, model) {
       ...(trunk === null ? [] : [
         ["Tied", human(budget.tied_total), grouped(budget.tied_total)],
         ["Untied", human(budget.untied_total), grouped(budget.untied_total)],
-        ["Share of one matrix", percent(share), "of the untied model"],
+        ["Share of the LM head", percent(share), "of the untied model"],
       ])),
-    trunk === null ? h("p", { class: "quiet" }, "Give a trunk to see totals and the share.") : shareBars(trunk, matrix),
+    trunk === null ? h("p", { class: "quiet" }, "Enter the non-embedding parameters to see totals and the share.") : shareBars(trunk, matrix),
     share === null ? null : h("p", null, (bands.find((band) => 100 * share >= band.low && 100 * share < band.high) ?? bands.at(-1)).sentence))];
   const cell = (bytes) => h("td", null, humanBytes(bytes));
   const weighed = trunk === null ? [matrix, 2n * matrix] : [budget.tied_total, budget.untied_total];
@@ -139,11 +139,11 @@ function answer(budget, bands, model) {
       scroller("Bytes", h("table", { class: "data" },
         h("thead", null, h("tr", null, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, tieWord(true)), h("th", { scope: "col" }, tieWord(false)), h("th", { scope: "col" }, "saved"))),
         h("tbody", null,
-          [["fp32", 4n], ["bf16", 2n], ["int8", 1n]].map(([dtype, size]) => h("tr", null, h("th", { scope: "row" }, `${trunk === null ? "table" : "model"}, ${dtype}`), cell(size * weighed[0]), cell(size * weighed[1]), cell(size * matrix))),
-          [["table’s gradient", 4n], ["table’s Adam", 8n], ["fp32 master", 4n]].map(([name, size]) => h("tr", null, h("th", { scope: "row" }, name), cell(size * matrix), cell(2n * size * matrix), cell(size * matrix)))))),
-      h("p", { class: "note" }, "int8 is one byte a parameter; the scales of a real quantisation come on top. Gradient, Adam’s two moments and the master copy that training in bf16 keeps are fp32.")),
+          [["fp32", 4n], ["bf16", 2n], ["int8", 1n]].map(([dtype, size]) => h("tr", null, h("th", { scope: "row" }, `${trunk === null ? "embedding + head" : "model"}, ${dtype}`), cell(size * weighed[0]), cell(size * weighed[1]), cell(size * matrix))),
+          [["gradient of the pair", 4n], ["Adam state of the pair", 8n], ["fp32 master weights", 4n]].map(([name, size]) => h("tr", null, h("th", { scope: "row" }, name), cell(size * matrix), cell(2n * size * matrix), cell(size * matrix)))))),
+      h("p", { class: "note" }, "int8 counts one byte per parameter, without quantization scales. Gradient, Adam’s two moments and the master weights of bf16 training are fp32.")),
     h("section", { class: "panel", "aria-labelledby": "sizes" },
-      h("h2", { id: "sizes" }, "This pair in other models"),
+      h("h2", { id: "sizes" }, "Same matrix in other model sizes"),
       h("table", { class: "data" },
         h("thead", null, h("tr", null, h("th", { scope: "col" }, "a model of"), h("th", { scope: "col" }, "one matrix"), h("th", { scope: "col" }, "who ties"))),
         h("tbody", null, Object.entries(SIZES).map(([name, total]) => {
@@ -151,13 +151,13 @@ function answer(budget, bands, model) {
           const band = inside === null ? null : bands.find((one) => 100 * inside >= one.low && 100 * inside < one.high);
           return h("tr", null, h("th", { scope: "row" }, name), h("td", null, inside === null ? "does not fit" : percent(inside)), h("td", null, band ? `${band.tied} of ${band.models}` : "–"));
         }))),
-      h("p", { class: "note" }, "Both matrices are counted in that size. “Who ties” counts the known models whose own head has such a share."))));
+      h("p", { class: "note" }, "The size includes both matrices. “Who ties” counts known models with a similar share of the LM head."))));
   return parts;
 }
 
 function table(models) {
   const rows = models.filter((model) => model.head_share !== null).sort((a, b) => b.head_share - a.head_share);
-  return h("details", { class: "play" }, h("summary", null, `All ${rows.length} as a table`),
+  return h("details", { class: "play" }, h("summary", null, `All ${rows.length} models as a table`),
     scroller("Known models", h("table", { class: "data" },
       h("thead", null, h("tr", null, ["model", "tie", "share", "one matrix", "total"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, rows.map((model) => h("tr", null, h("th", { scope: "row" }, model.name), h("td", null, tieWord(model.tied)), h("td", null, percent(model.head_share)), h("td", null, human(model.matrix)), h("td", null, human(model.total))))))));

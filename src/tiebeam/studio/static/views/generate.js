@@ -1,4 +1,4 @@
-// The generation box: text as it is made, and behind each token the logits, taken apart into their three factors.
+// Generate view: streamed text, and for each token its logits and their three factors.
 import { get, postStream } from "../lib/api.js";
 import { freshId, h, scroller } from "../lib/dom.js";
 import { hbars } from "../lib/charts.js";
@@ -9,7 +9,7 @@ const shown = (token) => (token.text ?? `#${token.id}`).replaceAll("\n", "⏎").
 export async function show(main) {
   const { models } = await get("api/models");
   if (!models.length) {
-    main.replaceChildren(h("h1", null, "Generate"), h("div", { class: "panel empty play" }, h("h2", null, "No model to run"), h("p", { class: "quiet" }, "Name one when you start the studio:"), h("p", null, h("code", null, "tiebeam studio ./my-model"))));
+    main.replaceChildren(h("h1", null, "Generate"), h("div", { class: "panel empty play" }, h("h2", null, "No models"), h("p", { class: "quiet" }, "Start the studio with a model:"), h("p", null, h("code", null, "tiebeam studio ./my-model"))));
     return;
   }
   const field = (label, input, hint) => { input.id = freshId("field"); return h("div", { class: "field" }, h("label", { for: input.id }, label), input, hint ? h("span", { class: "hint" }, hint) : null); };
@@ -19,18 +19,18 @@ export async function show(main) {
   const amount = h("input", { type: "number", min: 1, max: 512, value: "32" });
   const temperature = h("input", { type: "number", min: 0, max: 5, step: 0.1, value: "0" });
   const seed = h("input", { type: "number", min: 0, value: "1" });
-  const said = h("div", { class: "said", "aria-label": "The text so far", role: "group" });
+  const output = h("div", { class: "said", "aria-label": "Generated text", role: "group" });
   const status = h("p", { class: "note", role: "status" });
-  const behind = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Make some text, then choose a token to see what it was chosen from."));
+  const behind = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Generate text, then select a token to see its logits."));
   const go = h("button", { type: "submit", class: "first" }, "Generate");
   const halt = h("button", { type: "button", disabled: true, onclick: () => stopper?.abort() }, "Stop");
   let stopper = null;
   main.replaceChildren(h("h1", null, "Generate"),
     h("div", { class: "side-by-side play" },
       h("form", { class: "panel stack", "aria-label": "Settings", onsubmit: (event) => { event.preventDefault(); run(); } },
-        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 takes the likeliest token every time"), field("Seed", seed), h("div", { class: "row" }, go, halt)),
-      h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), said, status),
-        h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Behind the token"), behind))));
+        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed), h("div", { class: "row" }, go, halt)),
+      h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), output, status),
+        h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Logits of the token"), behind))));
 
   async function run() {
     stopper?.abort();
@@ -38,7 +38,7 @@ export async function show(main) {
     go.disabled = true;
     halt.disabled = false;
     status.textContent = "Opening the model …";
-    said.replaceChildren(h("span", { class: "prompt" }, prompt.value));
+    output.replaceChildren(h("span", { class: "prompt" }, prompt.value));
     let made = 0;
     const began = performance.now();
     const body = { model: model.value, prompt: prompt.value, new: Number(amount.value), temperature: Number(temperature.value), ...(Number(temperature.value) > 0 ? { seed: Number(seed.value) } : {}) };
@@ -48,7 +48,7 @@ export async function show(main) {
         if (data.prompt || data.done) return;
         made++;
         const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": data.end ? "end of text" : `token ${made}: ${shown(data)}`, onclick: () => explain(button, data) }, data.end ? "∎" : data.text || "·");
-        said.append(button);
+        output.append(button);
         explain(button, data);
         status.textContent = `${made} tokens, ${((1000 * made) / (performance.now() - began)).toFixed(1)} per second`;
       }, stopper.signal);
@@ -61,15 +61,15 @@ export async function show(main) {
   }
 
   function explain(button, token) {
-    for (const other of said.querySelectorAll("button[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
+    for (const other of output.querySelectorAll("button[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-pressed", "true");
     behind.replaceChildren(
-      h("p", null, "A logit is a dot product: the length of the hidden state × the length of the token’s row × the cosine between them."),
+      h("p", null, "A logit is a dot product: norm of the hidden state × norm of the token’s row of the LM head × cosine between them."),
       hbars(token.top.map((one) => ({ name: shown(one), value: one.logit, label: `${signed(one.logit)}  ${percent(one.probability)}`, on: one.chosen }))),
-      scroller("Logits taken apart", h("table", { class: "data" },
-        h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "chance"].map((name) => h("th", { scope: "col" }, name)))),
+      scroller("Factors of the logits", h("table", { class: "data" },
+        h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "probability"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability))))))));
   }
 }
 
-const ending = (made) => (made ? "." : "No token was made.");
+const ending = (made) => (made ? "." : "No token was generated.");

@@ -1,4 +1,4 @@
-// The lesson: scroll-synced where there is room and motion is welcome; otherwise every step stands with its own frame.
+// Lesson view: scroll-synced on wide screens; with little space or reduced motion every step has its own figure.
 import { catalog } from "../lib/api.js";
 import { h, media, paragraphs } from "../lib/dom.js";
 import { chapters } from "../lesson/chapters.js";
@@ -15,15 +15,15 @@ export async function show(main, aside) {
   const meter = h("progress", { max: 150, value: 0, "aria-label": "Points in this lesson" });
   aside.replaceChildren(h("span", { class: "xp" }, count, meter), h("button", { type: "button", class: "plain tiny", onclick: reset }, "reset"));
   onChange((points) => { count.textContent = `${points} XP`; meter.value = Math.min(150, points); });
-  document.addEventListener("keydown", walk);
+  document.addEventListener("keydown", stepWithKeys);
 }
 
 function opening(story) {
   return h("section", { class: "hero" },
-    h("h1", null, "Two ends, one matrix?"),
-    h("p", { class: "lead" }, "A language model turns words into vectors at one end and vectors into words at the other. Both ends are a table with a row per word. Some models use one table for both. Here is what that does, with numbers you can change."),
+    h("h1", null, "Embedding and LM head: one matrix or two?"),
+    h("p", { class: "lead" }, "A language model turns tokens into vectors with its embedding, and vectors into logits with its LM head. Both are matrices with one row per token. Tied models use one matrix for both. This page shows what that does, with numbers you can change."),
     h("nav", { "aria-label": "Chapters" }, h("ol", { class: "toc" }, story.map((chapter) => h("li", null, h("a", { href: `#${chapter.id}` }, chapter.title))))),
-    h("p", { class: "note" }, "Scroll, or step with the keys → and ← (n and p work, too). Nothing is locked; points are kept in this browser only."));
+    h("p", { class: "note" }, "Scroll, or use the keys → and ← (or n and p). Points are stored in this browser only."));
 }
 
 function section(chapter, n, roomy) {
@@ -41,12 +41,12 @@ function section(chapter, n, roomy) {
   return h("section", { class: "chapter", id: chapter.id, "aria-labelledby": `${chapter.id}-title` }, parts);
 }
 
-const told = (step, ...more) => h("div", { class: "step", tabindex: "-1" }, h("h3", null, step.title), paragraphs(step.text), more);
+const stepText = (step, ...more) => h("div", { class: "step", tabindex: "-1" }, h("h3", null, step.title), paragraphs(step.text), more);
 
 function synced(chapter) {
   const figure = chapter.figure();
   const stage = h("div", { class: "stage", role: "group", "aria-label": `Figure: ${chapter.title}` }, figure.element);
-  const steps = chapter.steps.map((step) => told(step));
+  const steps = chapter.steps.map((step) => stepText(step));
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) pick(steps.indexOf(entry.target));
   }, { rootMargin: "-45% 0px -45% 0px" });
@@ -66,12 +66,12 @@ function inline(chapter) {
   return h("div", { class: "inline" }, chapter.steps.map((step, i) => {
     const figure = chapter.figure();
     figure.show(i);
-    return told(step, h("div", { class: "stage" }, figure.element));
+    return stepText(step, h("div", { class: "stage" }, figure.element));
   }));
 }
 
-// → and n go to the next step, ← and p to the one before; never while something is being typed or chosen.
-function walk(event) {
+// → and n go to the next step, ← and p to the previous one; not while a form control has the focus.
+function stepWithKeys(event) {
   if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary")) return;
   const by = { ArrowRight: 1, n: 1, ArrowLeft: -1, p: -1 }[event.key];
   if (!by) return;
