@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tiebeam.corpus import build_corpus
-from tiebeam.nn import ShardedEmbedding, TiedEmbedding, keep_from_ddp
+from tiebeam.nn import ShardedEmbedding, TiedEmbedding, exclude_from_ddp
 from tiebeam.traffic import exchanged
 
 CORES = 2
@@ -62,7 +62,7 @@ def wrapped(model: nn.Module, side: str) -> nn.Module:
         return fully_shard(model)
     if side == "one":
         return model
-    keep_from_ddp(model)
+    exclude_from_ddp(model)
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 

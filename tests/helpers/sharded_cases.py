@@ -25,12 +25,12 @@ from tiebeam.nn import (
     GPTConfig,
     ShardedEmbedding,
     TiedEmbedding,
+    exclude_from_ddp,
+    gather_model,
     gradient_provenance,
-    keep_from_ddp,
     shard_vocabulary,
     sharded_parameters,
     tied_cross_entropy,
-    whole_model,
 )
 from tiebeam.traffic import exchanged
 
@@ -111,7 +111,7 @@ def lookup_and_loss(
         for map_ in (mine, table.bridge) if bridge else (mine,):
             dist.all_reduce(map_.weight.grad)
             map_.weight.grad /= world  # as DDP does
-        block = table.ranks.block(vocab)
+        block = table.ranks.shard(vocab)
         found["trunk"] = off(mine.weight.grad, trunk.weight.grad)
         found["table"] = off(table.weight.grad, whole.weight.grad[block])
         if not tied:
@@ -159,7 +159,7 @@ def over_the_air_in_bf16(rank: int, world: int) -> Deviations:
     mine = h[rank].clone().requires_grad_()
     loss = table.loss(mine, targets[rank], chunk=3 * world)
     loss.backward()
-    block = table.ranks.block(29)
+    block = table.ranks.shard(29)
     return {
         "loss": off(loss.detach(), expected.detach()),
         "h": off(mine.grad / world, exact_h.grad[rank]) / float(exact_h.grad.abs().max()),
@@ -177,7 +177,7 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
         whole = GPT(config).double()
         torch.manual_seed(4)
         model = shard_vocabulary(GPT(config).double())
-        keep_from_ddp(model)
+        exclude_from_ddp(model)
         parallel = DistributedDataParallel(model)
         # Adam divides by the gradient's size, so where a gradient is rounding noise the steps would differ freely.
         sides = [(whole, torch.optim.Adam(whole.parameters(), 1e-2, eps=1e-3))]
@@ -209,8 +209,8 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
         heights = {name: parameter.shape[0] for name, parameter in whole.named_parameters()}
         parts = {name for name, parameter in model.named_parameters() if parameter.shape[0] != heights[name]}
         assert sharded_parameters(model).keys() == parts
-        _refused(lambda: model.export(), "whole_model")
-        gathered = whole_model(model)
+        _refused(lambda: model.export(), "gather_model")
+        gathered = gather_model(model)
         assert (gathered is None) == (rank != 0)
         if gathered is not None:
             assert gathered.tied == whole.tied
@@ -243,7 +243,7 @@ def drawn_in_pieces(rank: int, world: int) -> Deviations:
     step, sharded._DRAW = sharded._DRAW, 160
     model.reset_parameters()
     sharded._DRAW = step
-    block = model.table.ranks.block(1003)
+    block = model.table.ranks.shard(1003)
     return {
         "table": off(model.table.weight, whole.table.weight[block]),
         "head": off(model.lm_head.weight, whole.lm_head.weight[block]),

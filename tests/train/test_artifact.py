@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.artifact import MAGIC, pack, quantise, unpack
+from tiebeam.train.artifact import MAGIC, pack, quantize, unpack
 
 TABLES = frozenset({"table.weight"})
 
@@ -70,7 +70,7 @@ def test_files_come_back_as_they_were(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(arrays(np.float32, (5, 17), elements=st.floats(-1e4, 1e4, width=32)))
 def test_quantising_never_makes_a_number_that_is_not_one(matrix):
-    codes, scale = quantise(matrix, 127)
+    codes, scale = quantize(matrix, 127)
     back = codes.astype(np.float32) * scale.astype(np.float32)[:, None]
     assert np.isfinite(back).all()
     assert np.abs(back - matrix).max() <= np.abs(matrix).max() * 0.02 + 2.0**-14
@@ -119,5 +119,5 @@ def test_a_body_that_inflates_beyond_its_promise_is_refused(tmp_path):
 
     bomb = zlib.compress(bytes(50_000_000), 9)
     header = json.dumps({"tensors": [], "files": {}, "compression": "zlib", "size": 10}).encode()
-    with pytest.raises(UnreadableInput, match="promised"):
+    with pytest.raises(UnreadableInput, match="declares 10"):
         unpack(write(tmp_path, MAGIC + struct.pack("<Q", len(header)) + header + bomb))

@@ -1,10 +1,10 @@
-"""Which device a run takes, and in what arithmetic."""
+"""Device, mixed precision and threads of a run."""
 
 import pytest
 import torch
 
 from tiebeam.errors import BadRequest
-from tiebeam.train.device import arithmetic, choose_device, free_threads
+from tiebeam.train.device import autocast, choose_device, free_threads
 
 
 def test_auto_takes_the_cpu_where_there_is_no_gpu():
@@ -21,7 +21,7 @@ def test_a_device_that_is_not_there_is_one_sentence(name):
 
 def test_products_on_a_cpu_stay_in_float32():
     a = torch.ones(2, 2)
-    with arithmetic(torch.device("cpu")):
+    with autocast(torch.device("cpu")):
         assert (a @ a).dtype == torch.float32
 
 

@@ -39,12 +39,12 @@ RUNS = {
     "split": {"tie": 0.5},
 }
 LAYOUTS = {
-    (2, "replicas"): list(RUNS),
-    (2, "shards"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated"],
-    (2, "rows"): ["tied", "untied", "tied-golf", "accumulated", "split"],
-    (4, "replicas"): ["tied"],
-    (4, "shards"): ["untied", "tied-golf"],
-    (4, "rows"): ["tied", "untied-adamw"],
+    (2, "ddp"): list(RUNS),
+    (2, "fsdp"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated"],
+    (2, "vocab"): ["tied", "untied", "tied-golf", "accumulated", "split"],
+    (4, "ddp"): ["tied"],
+    (4, "fsdp"): ["untied", "tied-golf"],
+    (4, "vocab"): ["tied", "untied-adamw"],
 }
 CASES = [(processes, layout, name) for (processes, layout), names in LAYOUTS.items() for name in names]
 
@@ -112,17 +112,17 @@ def runs(corpus, tmp_path_factory):
 
     two = cases(2, where)
     two += [
-        plan_of(where / "2" / "replicas" / "float32", {}, exact=False),
+        plan_of(where / "2" / "ddp" / "float32", {}, exact=False),
         plan_of(where / "by the clock", {"steps": None, "minutes": 0.02}),
         plan_of(where / "1-to-2", {}, resume=True),
-        plan_of(where / "1-to-2-sharded", {}, "shards", resume=True),
-        plan_of(where / "1-to-2-rows", {}, "rows", resume=True),
+        plan_of(where / "1-to-2-sharded", {}, "fsdp", resume=True),
+        plan_of(where / "1-to-2-rows", {}, "vocab", resume=True),
         plan_of(where / "2-to-1", {}, stop_at=8),
-        plan_of(where / "2-to-1-sharded", {}, "shards", stop_at=8),
+        plan_of(where / "2-to-1-sharded", {}, "fsdp", stop_at=8),
         plan_of(where / "2-to-1-split", RUNS["split"], stop_at=13),
-        plan_of(where / "2-to-1-rows", {}, "rows", stop_at=8),
-        plan_of(where / "2-to-4", {}, "shards", stop_at=8),
-        plan_of(where / "2-to-4-rows", {}, "rows", stop_at=8),
+        plan_of(where / "2-to-1-rows", {}, "vocab", stop_at=8),
+        plan_of(where / "2-to-4", {}, "fsdp", stop_at=8),
+        plan_of(where / "2-to-4-rows", {}, "vocab", stop_at=8),
     ]
     make_all(2, corpus, two, where)
     for name, changes in (
@@ -136,8 +136,8 @@ def runs(corpus, tmp_path_factory):
 
     four = cases(4, where)
     four += [  # the rows that some held, by others as shards, and the other way round
-        plan_of(where / "2-to-4", {}, "rows", resume=True),
-        plan_of(where / "2-to-4-rows", {}, "shards", resume=True),
+        plan_of(where / "2-to-4", {}, "vocab", resume=True),
+        plan_of(where / "2-to-4-rows", {}, "fsdp", resume=True),
     ]
     make_all(4, corpus, four, where)
     return where
@@ -147,7 +147,7 @@ def cases(processes, where):
     return [plan_of(where / str(n) / layout / name, RUNS[name], layout) for n, layout, name in CASES if n == processes]
 
 
-def plan_of(out, changes, layout="replicas", **options):
+def plan_of(out, changes, layout="ddp", **options):
     return {"out": str(out), "settings": settings(**changes).to_dict(), "layout": layout, **options}
 
 
@@ -165,7 +165,7 @@ def test_several_processes_train_what_one_would(runs, processes, layout, name):
 
 
 def test_in_float32_the_losses_stay_together_over_20_steps(runs):
-    assert losses(runs / "2" / "replicas" / "float32") == pytest.approx(losses(runs / "alone" / "float32"), rel=2e-3)
+    assert losses(runs / "2" / "ddp" / "float32") == pytest.approx(losses(runs / "alone" / "float32"), rel=2e-3)
 
 
 def test_a_run_given_in_minutes_ends_on_the_same_step_everywhere(runs):
@@ -187,7 +187,7 @@ def test_the_run_directory_is_that_of_one_process(runs, processes, layout, name)
     assert len(stored) == (1 if report.tie is Tie.SHARED else 2)
 
 
-@pytest.mark.parametrize("layout", ["replicas", "shards", "rows"])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp", "vocab"])
 @pytest.mark.parametrize("name", ["tied", "untied"])
 def test_reports_and_validations_are_those_of_one_process(runs, layout, name):
     alone, together = (list(RunDirectory.open(runs / place / name).metrics()) for place in ("alone", f"2/{layout}"))
@@ -209,7 +209,7 @@ def test_a_state_is_taken_up_by_another_number_of_processes(runs, name):
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("layout", ["replicas", "shards", "rows"])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp", "vocab"])
 def test_the_tie_is_one_parameter_at_every_stage_on_every_rank(runs, processes, layout):
     for rank in json.loads((runs / f"looks-{processes}.json").read_text()):
         seen = rank[layout]
@@ -220,7 +220,7 @@ def test_the_tie_is_one_parameter_at_every_stage_on_every_rank(runs, processes, 
         assert seen["tables saved"] == 1
 
 
-@pytest.mark.parametrize("layout", ["replicas", "shards"])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
 def test_gradients_are_exchanged_once_a_step_however_many_micro_batches(runs, layout):
     for rank in json.loads((runs / "looks-2.json").read_text()):
         one, three = (
@@ -232,7 +232,7 @@ def test_gradients_are_exchanged_once_a_step_however_many_micro_batches(runs, la
 
 def test_a_tied_table_gets_one_gradient_per_backward(runs):
     for rank in json.loads((runs / "looks-2.json").read_text()):
-        assert rank["replicas"]["deliveries"] == rank["rows"]["deliveries"] == 4  # 1 + 3 micro-batches
+        assert rank["ddp"]["deliveries"] == rank["vocab"]["deliveries"] == 4  # 1 + 3 micro-batches
 
 
 def test_muons_matrices_are_shared_out_by_what_they_cost():
@@ -246,7 +246,7 @@ def test_muons_matrices_are_shared_out_by_what_they_cost():
 
 
 def test_a_distributed_state_holds_no_pickle_and_one_table(runs):
-    saved = runs / "2" / "shards" / "tied" / "resume-20"
+    saved = runs / "2" / "fsdp" / "tied" / "resume-20"
     assert {path.suffix for path in saved.iterdir()} == {".json", ".safetensors"}
     tensors, facts = RunDirectory(saved.parent).load_state()
     assert facts["step"] == 20
@@ -256,7 +256,7 @@ def test_a_distributed_state_holds_no_pickle_and_one_table(runs):
 
 
 def test_a_damaged_distributed_state_is_one_sentence(runs, tmp_path):
-    shutil.copytree(runs / "2" / "shards" / "tied", tmp_path / "run")
+    shutil.copytree(runs / "2" / "fsdp" / "tied", tmp_path / "run")
     shard = next((tmp_path / "run" / "resume-20").glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:200])
     with pytest.raises(UnreadableInput, match="damaged"):
@@ -264,7 +264,7 @@ def test_a_damaged_distributed_state_is_one_sentence(runs, tmp_path):
 
 
 def test_a_state_without_its_facts_was_never_finished(runs, tmp_path):
-    shutil.copytree(runs / "2" / "shards" / "tied", tmp_path / "run")
+    shutil.copytree(runs / "2" / "fsdp" / "tied", tmp_path / "run")
     shutil.copytree(tmp_path / "run" / "resume-20", tmp_path / "run" / "resume-30")
     (tmp_path / "run" / "resume-30" / "facts.json").unlink()
     assert RunDirectory(tmp_path / "run").saved_state().name == "resume-20"
@@ -285,7 +285,7 @@ def test_a_killed_rank_ends_the_run_with_one_sentence_and_a_state_to_go_on_from(
     step = int(RunDirectory(run).load_state()[1]["step"])
     assert sentences[0] == (
         f"tiebeam: rank 1 of 2 is gone; the state of step {step:,} is saved, "
-        f"go on with: torchrun --nproc-per-node 2 -m tiebeam train --resume --out {run}"
+        f"resume with: torchrun --nproc-per-node 2 -m tiebeam train --resume --out {run}"
     )
     ours = Path(tiebeam.__file__).parent
     assert str(ours) not in told  # no traceback from here
@@ -297,22 +297,22 @@ def test_a_killed_rank_ends_the_run_with_one_sentence_and_a_state_to_go_on_from(
 def test_one_process_needs_no_torchrun_and_shards_need_it(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert Distribution.from_environment().world == 1
+    assert Distribution.from_environment().world_size == 1
     for flag in ("shard", "shard_vocab"):
         with pytest.raises(BadRequest, match="torchrun --nproc-per-node 2 -m tiebeam train --shard"):
             Distribution.from_environment(**{flag: True})
-    with pytest.raises(BadRequest, match="--shard-vocab"):
+    with pytest.raises(BadRequest, match="shard_vocab=True"):
         Distribution.from_environment(shard=True, shard_vocab=True)
 
 
 def test_a_batch_that_cannot_be_shared_evenly_says_which_could():
-    with pytest.raises(BadRequest, match="--batch-tokens 288"):
+    with pytest.raises(BadRequest, match="batch_tokens=288"):
         Distribution(0, 3).check(settings())
     Distribution(0, 3).check(settings(batch_tokens=288))
 
 
 def test_a_table_that_will_be_split_cannot_be_sharded():
-    with pytest.raises(BadRequest, match=r"--tie 0\.5.*--shard"):
-        Distribution(0, 2, layout="shards").check(settings(tie=0.5))
+    with pytest.raises(BadRequest, match=r"tie=0\.5.*--shard"):
+        Distribution(0, 2, layout="fsdp").check(settings(tie=0.5))
     Distribution(0, 2).check(settings(tie=0.5))
-    Distribution(0, 2, layout="rows").check(settings(tie=0.5))
+    Distribution(0, 2, layout="vocab").check(settings(tie=0.5))

@@ -9,9 +9,9 @@ import tiebeam
 from helpers.small_corpus import small_corpus
 from tiebeam import Tie
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train import Rates, RunDirectory, Settings, evaluate, train
-from tiebeam.train.loop import Diverged
-from tiebeam.train.pack_run import open_run, restore, ship
+from tiebeam.train import LearningRates, RunDirectory, Settings, evaluate, train
+from tiebeam.train.pack_run import open_run, pack_run, unpack_run
+from tiebeam.train.result import Diverged
 
 TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
 
@@ -91,14 +91,14 @@ def test_validation_counts_every_target_and_every_byte(corpus, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_with_what_to_change(corpus, tmp_path):
-    wild = Rates(matrices=1e30, table=1e30, scalars=1e30)
-    with pytest.raises(Diverged, match="--rate-scale"):
+    wild = LearningRates(matrices=1e30, table=1e30, scalars=1e30)
+    with pytest.raises(Diverged, match=r"LearningRates\.scaled\(0\.5\).*warmup_steps=50"):
         train(settings(rates=wild, steps=40), corpus, tmp_path / "run")
 
 
 def test_an_existing_run_is_not_overwritten(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
-    with pytest.raises(BadRequest, match="--resume"):
+    with pytest.raises(BadRequest, match="resume=True"):
         train(settings(), corpus, tmp_path / "run")
     train(settings(), corpus, tmp_path / "run", force=True)
 
@@ -106,7 +106,7 @@ def test_an_existing_run_is_not_overwritten(corpus, tmp_path):
 def test_a_directory_with_something_else_is_not_touched(corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    with pytest.raises(BadRequest, match="holds something"):
+    with pytest.raises(BadRequest, match="not empty"):
         train(settings(), corpus, tmp_path / "run")
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
 
@@ -130,15 +130,15 @@ def test_the_settings_survive_the_run_file(corpus, tmp_path):
 
 
 def test_each_architecture_has_its_own_rate_for_a_tied_table():
-    assert settings(arch="standard").heights.table > settings(arch="golf", softcap=15.0).heights.table
-    assert settings(rates=Rates(table=0.01)).heights.table == 0.01
-    assert Settings.from_dict(settings().to_dict()).heights == settings().heights
+    assert settings(arch="standard").learning_rates.table > settings(arch="golf", softcap=15.0).learning_rates.table
+    assert settings(rates=LearningRates(table=0.01)).learning_rates.table == 0.01
+    assert Settings.from_dict(settings().to_dict()).learning_rates == settings().learning_rates
 
 
 def test_a_length_must_be_given_once():
-    with pytest.raises(BadRequest, match="--steps"):
+    with pytest.raises(BadRequest, match="`steps` or `minutes`"):
         Settings(**TINY)
-    with pytest.raises(BadRequest, match="--steps"):
+    with pytest.raises(BadRequest, match="`steps` or `minutes`"):
         Settings(**TINY, steps=3, minutes=1)
 
 
@@ -172,13 +172,13 @@ def test_the_decoder_runs_a_golf_run(corpus, tmp_path):
 @pytest.mark.parametrize("arch", ["standard", "golf"])
 def test_packing_and_unpacking_gives_a_checkpoint_back(corpus, tmp_path, arch):
     train(settings(arch=arch), corpus, tmp_path / "run")
-    shipped = ship(tmp_path / "run", tmp_path / "run.tbp", limit=16_000_000)
-    assert shipped.fits
-    assert abs(shipped.lost) < 0.01
-    assert restore(tmp_path / "run.tbp", tmp_path / "back") > 10
+    packed = pack_run(tmp_path / "run", tmp_path / "run.tbp", limit=16_000_000)
+    assert packed.fits
+    assert abs(packed.lost) < 0.01
+    assert unpack_run(tmp_path / "run.tbp", tmp_path / "back") > 10
     assert tiebeam.inspect(tmp_path / "back").tie is Tie.SHARED
     with pytest.raises(BadRequest, match="--force"):
-        restore(tmp_path / "run.tbp", tmp_path / "back")
+        unpack_run(tmp_path / "run.tbp", tmp_path / "back")
 
 
 def test_metrics_are_one_json_object_a_line(corpus, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tiebeam.train.muon import COEFFICIENTS, Muon, fast_dtype, orthogonalise
+from tiebeam.train.muon import COEFFICIENTS, Muon, fast_dtype, orthogonalize
 
 
 def slow_step(weights, buffers, gradients, lr, momentum, nesterov, decay, steps) -> None:
@@ -71,7 +71,7 @@ def test_steps_are_those_of_torchs_muon_in_its_own_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_update_is_nearly_orthogonal(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(3, 48, 96).to(dtype)).float())
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(3, 48, 96).to(dtype)).float())
     assert values.min() > 0.6
     assert values.max() < 1.3
 
@@ -96,7 +96,7 @@ def test_the_scale_of_gradients_does_not_matter() -> None:
 
 
 def test_only_matrices_are_taken() -> None:
-    with pytest.raises(AssertionError, match=r"Muon takes matrices, and this parameter is \[3\]"):
+    with pytest.raises(AssertionError, match=r"Muon takes matrices, not a parameter of shape \[3\]"):
         Muon([nn.Parameter(torch.ones(3))])
 
 

@@ -65,14 +65,14 @@ def test_multipliers_are_fractions(step: int, progress: float, warmup: int, deca
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Budget(), "needs an end"),
-        (lambda: Budget(steps=0), "0 steps does nothing"),
-        (lambda: Budget(seconds=0.0), "0.0 seconds does nothing"),
-        (lambda: Budget(seconds=float("inf")), "inf seconds"),
-        (lambda: Schedule(decay_from=1.5), "begins at 1.5"),
-        (lambda: Schedule(final=-0.1), "fall to -0.1"),
-        (lambda: Schedule(momentum=(0.9, 1.0)), r"momentum goes \(0.9, 1.0\)"),
-        (lambda: Schedule(warmup_steps=-1), "-1 and 100 steps"),
+        (lambda: Budget(), "needs `steps` or `seconds`"),
+        (lambda: Budget(steps=0), "at least 1, not 0"),
+        (lambda: Budget(seconds=0.0), "above 0 and finite, not 0.0"),
+        (lambda: Budget(seconds=float("inf")), "not inf"),
+        (lambda: Schedule(decay_from=1.5), "decay_from=1.5"),
+        (lambda: Schedule(final=-0.1), "final=-0.1"),
+        (lambda: Schedule(momentum=(0.9, 1.0)), r"momentum=\(0.9, 1.0\)"),
+        (lambda: Schedule(warmup_steps=-1), "warmup_steps=-1"),
     ],
 )
 def test_what_cannot_be_is_refused(make, sentence: str) -> None:

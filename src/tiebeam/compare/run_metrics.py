@@ -19,7 +19,7 @@ from tiebeam.compare.table_similarity import drift, spectrum
 from tiebeam.compare.train_runs import MEMORY, Planned, final_of
 from tiebeam.lens.survey import norms_by_frequency
 from tiebeam.train import Evaluation, RunDirectory, Settings
-from tiebeam.train.pack_run import ship
+from tiebeam.train.pack_run import pack_run
 from tiebeam.train.run_directory import MODEL
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ def _looks(
     embed, head = tables(model)
     begun = tables(_newborn(run.contender.settings, corpus))
     before = Evaluation(final["val_loss"], final["val_bpb"], final["val_tokens"])
-    shipped = ship(run.path, run.path.with_suffix(".tbp"), before=before)
+    packed = pack_run(run.path, run.path.with_suffix(".tbp"), before=before)
     looks = {
-        "packed_bytes": shipped.bytes,
-        "packed_bpb": shipped.after.bpb,
+        "packed_bytes": packed.bytes,
+        "packed_bpb": packed.after.bpb,
         "bands": [band.to_dict() for band in bands(losses, targets, counts)],
         "drift": {"embed": drift(begun[0], embed), "head": drift(begun[1], head)},
         "spectrum": {"embed": _floats(spectrum(embed)), "head": _floats(spectrum(head))},

@@ -21,8 +21,8 @@ from torch import Tensor
 from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
 from tiebeam.nn.chunked_loss import Shape, default_chunk, product_dtype, row_blocks, rows_in_cache, settled_types
+from tiebeam.nn.collectives import RankGroup
 from tiebeam.nn.loss import Reduction, SoftcapKind, check_inputs, loss_shape
-from tiebeam.nn.vocab_ranks import Ranks
 
 _LEAST_EACH = 64  # tokens that a rank brings to a chunk: below that the messages are too small to be worth sending
 
@@ -32,7 +32,7 @@ def sharded_cross_entropy(  # [..., D], [V/N, D], [...] -> scalar, or [...] with
     block: Tensor,
     targets: Tensor,
     vocab: int,
-    ranks: Ranks,
+    ranks: RankGroup,
     *,
     softcap: float | None = None,
     softcap_kind: SoftcapKind = "tanh",
@@ -42,7 +42,7 @@ def sharded_cross_entropy(  # [..., D], [V/N, D], [...] -> scalar, or [...] with
     reduction: Reduction = "mean",
     chunk: int | None = None,
 ) -> Tensor:
-    """`tied_cross_entropy` over the tokens of all ranks, `block` being this rank's rows of W (`ranks.block(vocab)`).
+    """`tied_cross_entropy` over the tokens of all ranks, `block` being this rank's rows of W (`ranks.shard(vocab)`).
 
     "mean" is the mean over the tokens of all ranks that count, "sum" their sum, the same number on every rank; "none"
     gives the losses of this rank's own tokens, without gradients. `chunk` counts tokens of all ranks together.
@@ -69,7 +69,7 @@ class _Call:
 
     shape: Shape
     vocab: int
-    ranks: Ranks
+    ranks: RankGroup
     reduction: Reduction
     chunk: int | None
     ignore_index: int
@@ -112,7 +112,7 @@ def _walk(
     back = wide if wire == torch.float16 else wire  # fp16 has no room for gradients that are not scaled yet
 
     keep = (targets != call.ignore_index).nonzero().squeeze(1)
-    counts: list[int] = ranks.gathered(torch.tensor([len(keep)], device=h.device)).tolist()
+    counts: list[int] = ranks.all_gather(torch.tensor([len(keep)], device=h.device)).tolist()
     most, total = max(counts), sum(counts)
     share = 1.0 / max(total, 1) if call.reduction == "mean" else 1.0
     aims = _all_targets(targets[keep], most, call)  # [N, most]
@@ -129,8 +129,8 @@ def _walk(
         for top in range(0, most, each):
             rows = slice(top, min(top + each, most))
             here = keep[rows]
-            part = ranks.gathered(own[rows]).to(products)  # [N * rows, D]
-            target = aims[:, rows].reshape(-1) - ranks.block(call.vocab).start
+            part = ranks.all_gather(own[rows]).to(products)  # [N * rows, D]
+            target = aims[:, rows].reshape(-1) - ranks.shard(call.vocab).start
             z = logits[: part.shape[0]]
             _logits_into(z, part, block)
             losses, log_sum, largest = _combined_(z, target, call)
@@ -147,7 +147,7 @@ def _walk(
                 dW.add(z, part)
             if dh is not None:
                 away = _hidden_gradient(z, block, products).mul_(share * ranks.size)
-                dh[here] = ranks.reduce_scattered(away.to(back))[: len(here)].to(dh.dtype)
+                dh[here] = ranks.reduce_scatter(away.to(back))[: len(here)].to(dh.dtype)
     result = own_losses if call.reduction == "none" else loss_sum * share
     return result, [dh, None if dW is None else dW.whole()]
 
@@ -157,7 +157,7 @@ def _each(most: int, total: int, dim: int, itemsize: int, call: _Call) -> int:
     size = call.ranks.size
     chunk = call.chunk
     if chunk is None:
-        chunk = max(default_chunk(total, call.ranks.share(call.vocab), dim, itemsize), _LEAST_EACH * size)
+        chunk = max(default_chunk(total, call.ranks.shard_size(call.vocab), dim, itemsize), _LEAST_EACH * size)
     pieces = -(-most // max(1, chunk // size))
     return -(-most // pieces) if pieces else 1
 
@@ -170,7 +170,7 @@ def _padded(rows: Tensor, height: int) -> Tensor:  # [C, ...] -> [height, ...]
 
 def _all_targets(own: Tensor, most: int, call: _Call) -> Tensor:  # [C] -> [N, most]
     """Every rank sees every target, so a wrong one stops them all with the same sentence, and none is left waiting."""
-    targets = call.ranks.gathered(_padded(own.long(), most))
+    targets = call.ranks.all_gather(_padded(own.long(), most))
     if targets.device.type == "cpu" and targets.numel():
         low, high = (int(x) for x in targets.aminmax())
         if low < 0 or high >= call.vocab:
@@ -251,9 +251,9 @@ def _combined_(  # [C, V/N], [C] -> [C], [C], [C]
             sums[2, rows] = u.sum(1)
         largest[rows] = u.amax(1)
         sums[0, rows] = u.sub_(largest[rows].unsqueeze(1)).exp_().sum(1)
-    top_logit = call.ranks.largest_(largest.clone())
+    top_logit = call.ranks.all_reduce_max_(largest.clone())
     sums[0] *= (largest - top_logit).exp_()
-    call.ranks.summed_(sums)
+    call.ranks.all_reduce_(sums)
     log_sum = top_logit + sums[0].log()
     aim = sums[1]
     if shape.label_smoothing:

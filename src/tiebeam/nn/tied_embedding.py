@@ -68,14 +68,14 @@ class TiedEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the table once; also for a module that came from the meta device by `to_empty`."""
-        self.draw_(self.weight, self.init_std)
+        self.init_(self.weight, self.init_std)
         if self.head is not None:
             with torch.no_grad():
                 self.head.copy_(self.weight)
         if self.bridge is not None:
             nn.init.eye_(self.bridge.weight)
 
-    def draw_(self, matrix: Tensor, std: float) -> None:  # [V, D]
+    def init_(self, matrix: Tensor, std: float) -> None:  # [V, D]
         """A matrix of the vocabulary from N(0, std)."""
         nn.init.normal_(matrix, std=std)
 
@@ -125,7 +125,7 @@ class TiedEmbedding(nn.Module):
                 return alias
         return self.weight
 
-    def over_ranks(self, sums: Tensor) -> Tensor:
+    def sum_over_ranks(self, sums: Tensor) -> Tensor:
         """Sums over the table's rows, for whoever adds them up: here the rows are all in this process."""
         return sums
 

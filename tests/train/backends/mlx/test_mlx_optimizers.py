@@ -11,10 +11,10 @@ from mlx.utils import tree_unflatten
 
 from helpers.mlx_twins import config, flat, furthest, twins, weights_of
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train import Rates, make_optimizers
+from tiebeam.train import LearningRates, make_optimizers
 from tiebeam.train.backends import mlx
 
-RATES = Rates(matrices=0.02, table=0.01, embed=0.3, head=0.004, scalars=0.05, single=0.002)
+RATES = LearningRates(matrices=0.02, table=0.01, embed=0.3, head=0.004, scalars=0.05, single=0.002)
 
 
 @pytest.fixture(autouse=True)

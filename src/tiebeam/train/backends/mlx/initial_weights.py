@@ -1,7 +1,6 @@
-"""A model's first weights, from the distributions that tiebeam.nn draws them from.
+"""Initial weights, from the same distributions as in tiebeam.nn.
 
-NumPy draws them, so that a seed gives the same weights on every device. They are not the ones that torch draws from
-that seed.
+NumPy draws them, so a seed gives the same weights on every device. torch draws other numbers from the same seed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _STD = 0.02
 Array = npt.NDArray[np.float32]
 
 
-def first_weights(config: GPTConfig, shapes: dict[str, tuple[int, ...]], table: str, seed: int) -> dict[str, Array]:
-    """Every tensor by its name in the checkpoint; `table` is the embedding's name."""
+def initial_weights(config: GPTConfig, shapes: dict[str, tuple[int, ...]], table: str, seed: int) -> dict[str, Array]:
+    """Every tensor by its name in the checkpoint; `table` is the name of the embedding."""
     draw = np.random.default_rng(seed)
     weights = {name: _drawn(config, name, shape, name == table, draw) for name, shape in sorted(shapes.items())}
     if "embed_proj.weight" in weights:
-        # An isometry and its inverse: the factorised pair begins as a tied pair of that rank.
+        # An isometry and its inverse: the factorized pair starts as a tied pair of that rank.
         weights["embed_proj.weight"] = _orthogonal(shapes["embed_proj.weight"], draw)
         weights["head_proj.weight"] = np.ascontiguousarray(weights["embed_proj.weight"].T)
     return weights
@@ -39,7 +38,7 @@ def _drawn(config: GPTConfig, name: str, shape: tuple[int, ...], is_table: bool,
     if config.arch == "standard":
         if len(shape) == 1:
             return np.ones(shape, np.float32)
-        # The stream sums 2 L branches.
+        # The residual stream sums 2 L branches.
         return normal(
             _STD / (2 * config.layers) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD
         )
@@ -50,7 +49,7 @@ def _drawn(config: GPTConfig, name: str, shape: tuple[int, ...], is_table: bool,
     if name.endswith("resid_mix"):
         return np.repeat(np.array([[1.0], [0.0]], np.float32), shape[1], axis=1)
     if name.endswith(".weight"):
-        bound = shape[1] ** -0.5  # nn.Linear's own
+        bound = shape[1] ** -0.5  # the default of nn.Linear
         return draw.uniform(-bound, bound, shape).astype(np.float32)
     return np.ones(shape, np.float32)
 
