@@ -19,7 +19,7 @@ from tiebeam.nn.provenance import Provenance
 
 if TYPE_CHECKING:
     from tiebeam.nn.gpt import GPT
-    from tiebeam.nn.gradient_provenance import gradient_provenance
+    from tiebeam.nn.gradient_share import gradient_provenance
     from tiebeam.nn.loss import tied_cross_entropy
     from tiebeam.nn.sharded_embedding import (
         ShardedEmbedding,
@@ -36,7 +36,7 @@ _HOMES = {
     "GPT": "tiebeam.nn.gpt",
     "ShardedEmbedding": "tiebeam.nn.sharded_embedding",
     "TiedEmbedding": "tiebeam.nn.tied_embedding",
-    "gradient_provenance": "tiebeam.nn.gradient_provenance",
+    "gradient_provenance": "tiebeam.nn.gradient_share",
     "exclude_from_ddp": "tiebeam.nn.sharded_embedding",
     "shard_vocabulary": "tiebeam.nn.sharded_embedding",
     "sharded_parameters": "tiebeam.nn.sharded_embedding",

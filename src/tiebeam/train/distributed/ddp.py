@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tiebeam.nn import GPT
 from tiebeam.nn.collectives import RankGroup
-from tiebeam.nn.gradient_provenance import Rows
+from tiebeam.nn.gradient_share import Rows
 from tiebeam.train.distributed.environment import Distribution
 from tiebeam.train.distributed_muon import Spread, between_replicas
 

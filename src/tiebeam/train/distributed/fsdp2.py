@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tiebeam.nn import GPT
 from tiebeam.nn.collectives import full_tensor
-from tiebeam.nn.gradient_provenance import Rows
+from tiebeam.nn.gradient_share import Rows
 from tiebeam.train.distributed.ddp import DDP
 from tiebeam.train.distributed_muon import between_shards
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tiebeam.nn import GPT, ShardedEmbedding, exclude_from_ddp, gather_model, shard_vocabulary, sharded_parameters
-from tiebeam.nn.gradient_provenance import Rows
+from tiebeam.nn.gradient_share import Rows
 from tiebeam.train.distributed.ddp import DDP
 
 

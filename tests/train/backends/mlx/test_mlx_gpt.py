@@ -110,5 +110,5 @@ def test_weights_of_another_shape_are_refused():
 
 
 def test_too_long_an_input_is_refused():
-    with pytest.raises(BadRequest, match="17 tokens are more than the context of 16"):
+    with pytest.raises(BadRequest, match="17 tokens exceed the context of 16"):
         mlx.GPT(config())(mx.zeros((1, 17), mx.int32))
