@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 distributed_worker.py PLAN
 
 PLAN is a JSON file: {"corpus": path, "runs": [{"out", "settings", "layout", "resume", "stop_at", "exact"}, ...]}, and
-"looks", a file to put what each rank saw of a tied model at each stage.
+"looks", a file for what each rank found about a tied model at each stage.
 """
 
 import itertools
@@ -26,20 +26,20 @@ from tiebeam.train.resume_state import state_tensors
 
 
 def make(run, corpus, distribution):
-    """One run; `exact` makes it in float64 throughout, so that only a real difference is one."""
+    """Train one run; `exact` uses float64 throughout, so that rounding does not hide a real difference."""
     kind = torch.float64 if run.get("exact", True) else torch.float32
     torch.set_default_dtype(kind)
     ordinary, muon.fast_dtype = muon.fast_dtype, lambda device: kind
     steps = itertools.count(1)
-    # Whoever is last asks for the stop, to see that all of them follow.
-    asks = distribution.rank == distribution.world_size - 1
+    # The last rank requests the stop, and all ranks must follow.
+    requests_stop = distribution.rank == distribution.world_size - 1
     try:
         return train(
             Settings.from_dict(run["settings"]),
             corpus,
             Path(run["out"]),
             resume=run.get("resume", False),
-            interrupted=lambda: next(steps) == run.get("stop_at") and asks,
+            interrupted=lambda: next(steps) == run.get("stop_at") and requests_stop,
             distribution=distribution,
         )
     finally:
@@ -47,8 +47,8 @@ def make(run, corpus, distribution):
         muon.fast_dtype = ordinary
 
 
-class Exchanges(TorchDispatchMode):
-    """Counts the collectives, by name."""
+class CollectiveCounter(TorchDispatchMode):
+    """Counts collectives by name."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ class Exchanges(TorchDispatchMode):
 
 
 def look(layout, distribution):
-    """What the tie of a model is after each stage, and what a step of one and of three micro-batches exchanges."""
+    """The tie of a model after each stage, and the collectives of a step with one and with three micro-batches."""
     distribution.layout = layout
     parallelism = parallelism_for(distribution)
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def look(layout, distribution):
     table.register_post_accumulate_grad_hook(deliveries.append)
     ids = torch.randint(301, (1, 17))
     for micro_batches in (1, 3):
-        with Exchanges() as exchanges:
+        with CollectiveCounter() as exchanges:
             for number in range(micro_batches):
                 with parallelism.micro_batch(forward, last=number == micro_batches - 1):
                     forward(ids[:, :-1], ids[:, 1:]).backward()

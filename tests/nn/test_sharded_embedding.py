@@ -1,4 +1,4 @@
-"""A vocabulary shared out over 2 and 4 processes against one process: losses, gradients, weights after steps."""
+"""A vocabulary sharded over 2 and 4 ranks against a single rank: losses, gradients, weights after steps."""
 
 import pytest
 import torch
@@ -17,18 +17,18 @@ def deviations(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_agree_with_one_process(case, deviations):
+def test_ranks_agree_with_a_single_rank(case, deviations):
     assert all(value <= tolerance(case) for value in deviations[case].values()), deviations[case]
 
 
 @pytest.mark.parametrize(("rows", "size"), [(10, 4), (9, 4), (1, 3), (50257, 8), (8, 8)])
-def test_blocks_cover_the_rows_as_torch_chunk_deals_them(rows, size):
+def test_shards_split_rows_like_torch_chunk(rows, size):
     blocks = [RankGroup(rank, size, None).shard(rows) for rank in range(size)]
     dealt = [part.tolist() for part in torch.arange(rows).chunk(size)]
     assert [list(range(block.start, block.stop)) for block in blocks] == dealt + [[]] * (size - len(dealt))
 
 
-def test_one_process_is_a_group_of_one():
+def test_a_single_process_is_a_group_of_one():
     torch.manual_seed(0)
     config = GPTConfig(vocab=20, dim=8, layers=1, heads=2, context=8)
     whole = GPT(config).double()
@@ -42,7 +42,7 @@ def test_one_process_is_a_group_of_one():
     assert torch.equal(gather_model(model).table.weight, whole.table.weight)
 
 
-def test_a_model_that_is_whole_is_not_gathered():
+def test_gathering_an_unsharded_model_is_refused():
     with pytest.raises(BadRequest, match="not sharded"):
         gather_model(GPT(GPTConfig(vocab=20, dim=8, layers=1, heads=2)))
 

@@ -1,4 +1,4 @@
-"""Optimizers by role: who moves what, at which rate, and going on from a saved state."""
+"""Optimizers by role: which optimizer updates what, at which learning rate, and resuming from a saved state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def owners(optimizers: Optimizers) -> dict[int, tuple[str, str, float]]:
     }
 
 
-def test_each_role_has_its_optimizer_and_its_rate_when_tied() -> None:
+def test_each_role_has_its_optimizer_and_learning_rate_when_tied() -> None:
     model = Tiny()
     held = owners(make_optimizers(model.roles(), LearningRates(matrices=0.1, table=0.2, scalars=0.3)))
     assert held == {
@@ -69,14 +69,14 @@ def test_each_role_has_its_optimizer_and_its_rate_when_tied() -> None:
     }
 
 
-def test_the_two_ends_have_rates_of_their_own_when_untied() -> None:
+def test_embedding_and_head_have_separate_learning_rates_when_untied() -> None:
     model = Tiny(tied=False)
     held = owners(make_optimizers(model.roles(), LearningRates(embed=0.6, head=0.008)))
     assert held[id(model.table)] == ("Adam", "table", 0.6)
     assert held[id(model.head)] == ("Adam", "head", 0.008)
 
 
-def test_the_control_is_one_adamw_at_one_rate_without_decay_on_scalars() -> None:
+def test_the_adamw_preset_has_one_learning_rate_and_no_decay_on_scalars() -> None:
     model = Tiny(tied=False)
     (adamw,) = make_optimizers(model.roles(), LearningRates(single=0.01, weight_decay=0.2), preset="adamw")
     assert type(adamw) is torch.optim.AdamW
@@ -86,7 +86,7 @@ def test_the_control_is_one_adamw_at_one_rate_without_decay_on_scalars() -> None
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_table_never_reaches_muon(tied: bool) -> None:
+def test_the_embedding_never_reaches_muon(tied: bool) -> None:
     model = Tiny(tied)
     for part in make_optimizers(model.roles()):
         if isinstance(part, Muon):
@@ -97,14 +97,14 @@ def test_the_table_never_reaches_muon(tied: bool) -> None:
     "disguise", [lambda table: nn.Parameter(table.detach()), lambda table: nn.Parameter(table.detach().T)]
 )
 @pytest.mark.parametrize("end", ["table", "head"])
-def test_a_table_in_disguise_is_stopped_before_muon(end: str, disguise) -> None:
+def test_a_view_of_the_embedding_is_stopped_before_muon(end: str, disguise) -> None:
     roles = Tiny(tied=False).roles()
     roles["matrices"].append(disguise(roles[end][0]))
     with pytest.raises(AssertionError, match=f"the {end} .* reached Muon; do not optimize embeddings with Muon"):
         make_optimizers(roles)
 
 
-def test_a_parameter_in_two_roles_is_our_bug() -> None:
+def test_a_parameter_in_two_roles_fails_an_assertion() -> None:
     roles = Tiny().roles()
     roles["scalars"].append(roles["table"][0])
     with pytest.raises(AssertionError, match=r"\[11, 4\] is both table and scalars"):
@@ -113,7 +113,7 @@ def test_a_parameter_in_two_roles_is_our_bug() -> None:
 
 @pytest.mark.parametrize("preset", ["muon", "adamw"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_state_goes_on_to_the_same_numbers(preset, tied: bool) -> None:
+def test_a_saved_state_resumes_to_the_same_numbers(preset, tied: bool) -> None:
     torch.manual_seed(0)
     model = Tiny(tied)
     optimizers = make_optimizers(model.roles(), preset=preset)
@@ -134,7 +134,7 @@ def test_a_saved_state_goes_on_to_the_same_numbers(preset, tied: bool) -> None:
     assert train(other, resumed, 5) == expected
 
 
-def test_setting_scales_every_rate_from_its_height_and_muons_momentum_alone() -> None:
+def test_set_scales_every_learning_rate_from_its_peak_and_sets_only_muons_momentum() -> None:
     optimizers = make_optimizers(Tiny(tied=False).roles())
     optimizers.set(0.5, momentum=0.9)
     optimizers.set(0.1, momentum=0.91)
@@ -156,7 +156,7 @@ def test_a_model_learns(preset) -> None:
 
 @pytest.mark.parametrize("arch", ["standard", "golf"])
 @pytest.mark.parametrize("tie", [True, False, 0.5])
-def test_every_parameter_of_a_gpt_is_moved_and_untying_carries_the_moments(arch, tie) -> None:
+def test_every_parameter_of_a_gpt_is_updated_and_untying_copies_the_moments(arch, tie) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab=31, dim=16, layers=2, heads=2, arch=arch, context=8, tie=tie))
     optimizers = make_optimizers(model.roles())
@@ -176,7 +176,7 @@ def test_every_parameter_of_a_gpt_is_moved_and_untying_carries_the_moments(arch,
     assert [name for name, start in before.items() if torch.equal(after[name], start)] == []
 
 
-def test_a_model_of_scalars_and_a_table_needs_no_muon() -> None:
+def test_a_model_without_matrices_needs_no_muon() -> None:
     roles = Tiny().roles() | {"matrices": []}
     assert [type(part).__name__ for part in make_optimizers(roles)] == ["Adam"]
 
@@ -184,7 +184,7 @@ def test_a_model_of_scalars_and_a_table_needs_no_muon() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"table": -1.0}, {"matrices": float("nan")}, {"betas": (0.9, 1.0)}, {"head": float("inf")}]
 )
-def test_rates_that_cannot_be_are_refused(wrong: dict) -> None:
+def test_invalid_learning_rates_are_refused(wrong: dict) -> None:
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         LearningRates(**wrong)
 
