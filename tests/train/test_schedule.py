@@ -1,4 +1,4 @@
-"""The schedule: by steps or by the clock, the same shape."""
+"""The schedule has the same shape by steps and by time."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ store to find out who is missing and which of them prints the message.
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def rank_lost(error: BaseException, run: RunDirectory, distribution: Distributio
     except TiebeamError:
         return RankLost(f"{who}; no state was saved yet, start the run again")
     return RankLost(
-        f"{who}; the state of step {step:,} is saved, resume with: {distribution.command} --resume --out {run.path}"
+        f"{who}; the state of step {step:,} is saved, resume with: "
+        f"{distribution.command} --resume --out {shlex.quote(str(run.path))}"
     )
 
 
