@@ -155,11 +155,11 @@ class GPT(nn.Module):
         if self.lm_head is not None:
             raise BadRequest("the model is already untied")
         table = self.table
-        twin = split_parameter(table.weight, optimizer, own_group=own_group)
-        head = nn.Linear(twin.shape[1], twin.shape[0], bias=False, device="meta")
-        head.weight = twin
+        weight = split_parameter(table.weight, optimizer, own_group=own_group)
+        head = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        head.weight = weight
         self.lm_head = head
-        return twin
+        return weight
 
     def roles(self) -> dict[str, list[nn.Parameter]]:
         """Every parameter once, by its role for the optimizers: table, head, matrices, scalars.

@@ -114,10 +114,10 @@ def loss_shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_sm
     if softcap is None:
         return Shape(z_loss=z_loss, label_smoothing=label_smoothing)
     if kind == "sigmoid":
-        height, slope, offset = softcap, 4 / softcap, 0.0
+        amplitude, slope, offset = softcap, 4 / softcap, 0.0
     else:  # cap * tanh(z / cap) = 2 cap * sigmoid(2z / cap) - cap
-        height, slope, offset = 2 * softcap, 2 / softcap, -softcap
-    return Shape(height, slope, offset, True, z_loss, label_smoothing)
+        amplitude, slope, offset = 2 * softcap, 2 / softcap, -softcap
+    return Shape(amplitude, slope, offset, True, z_loss, label_smoothing)
 
 
 def check_inputs(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:

@@ -79,10 +79,10 @@ class ShardedEmbedding(TiedEmbedding):
         sharded._alias = sharded._captured = None
         return sharded
 
-    def keep_rows(self, whole: Tensor) -> nn.Parameter:  # [V, D] -> [rows, D]
+    def keep_rows(self, full: Tensor) -> nn.Parameter:  # [V, D] -> [rows, D]
         """A new parameter with a copy of this rank's rows of a full one."""
-        block = whole.detach()[self.ranks.shard(self.vocab)].clone()
-        return nn.Parameter(block, requires_grad=whole.requires_grad)
+        block = full.detach()[self.ranks.shard(self.vocab)].clone()
+        return nn.Parameter(block, requires_grad=full.requires_grad)
 
     def full_weight(self) -> Tensor | None:  # -> [V, D]
         """The full table on rank 0, None elsewhere. A collective."""
@@ -96,17 +96,17 @@ class ShardedEmbedding(TiedEmbedding):
         if block.is_meta:
             return
         rows, dim = self.ranks.shard(self.vocab), self.dim
-        whole = self.vocab * dim
-        step = whole if block.device.type != "cpu" or whole < 2 * _DRAW else _DRAW
+        total = self.vocab * dim
+        step = total if block.device.type != "cpu" or total < 2 * _DRAW else _DRAW
         flat = block.detach().view(-1)
-        for start in range(0, whole, step):
+        for start in range(0, total, step):
             # torch draws a tail shorter than 16 in another way, so it is drawn with the block before it.
-            stop = whole if whole - (start + step) < 16 else start + step
+            stop = total if total - (start + step) < 16 else start + step
             drawn = torch.empty(stop - start, dtype=block.dtype, device=block.device).normal_(std=std)
             low, high = max(start, rows.start * dim), min(stop, rows.stop * dim)
             if low < high:
                 flat[low - rows.start * dim : high - rows.start * dim] = drawn[low - start : high - start]
-            if stop == whole:
+            if stop == total:
                 break
 
     def embed(self, ids: Tensor) -> Tensor:  # [...] -> [..., D]
@@ -160,8 +160,7 @@ def shard_vocabulary(model: GPT, group: dist.ProcessGroup | None = None) -> GPT:
 
     The model must be the same on every rank before the call.
     """
-    whole = model.table
-    table = ShardedEmbedding.from_full(whole, group)
+    table = ShardedEmbedding.from_full(model.table, group)
     model.replace_table(table)
     if model.lm_head is not None:
         head = nn.Linear(table.dim, table.weight.shape[0], bias=False, device="meta")
@@ -204,13 +203,13 @@ def gather_model(model: GPT) -> GPT | None:
     if table.ranks.rank != 0:
         return None
     with torch.device("meta"):
-        whole = GPT(model.config)
+        full = GPT(model.config)
     if model.lm_head is None:
-        whole.lm_head = None
-    elif whole.lm_head is None:  # untied during training
-        whole.lm_head = nn.Linear(table.dim, table.vocab, bias=False, device="meta")
-    whole.load_state_dict({**model.state_dict(), **cast(dict[str, Tensor], gathered)}, assign=True)
-    return whole.train(model.training)
+        full.lm_head = None
+    elif full.lm_head is None:  # untied during training
+        full.lm_head = nn.Linear(table.dim, table.vocab, bias=False, device="meta")
+    full.load_state_dict({**model.state_dict(), **cast(dict[str, Tensor], gathered)}, assign=True)
+    return full.train(model.training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +230,8 @@ def _requests(ids: Tensor, vocab: int, ranks: RankGroup) -> _Requests:  # [...]
     if ids.device.type == "cpu" and len(distinct) and (int(distinct[0]) < 0 or int(distinct[-1]) >= vocab):
         wrong = int(distinct[0]) if int(distinct[0]) < 0 else int(distinct[-1])
         raise BadRequest(f"token id {wrong} is out of range for a table of {vocab} rows")
-    ends = torch.tensor([ranks.shard(vocab, r).stop for r in range(ranks.size)], device=ids.device)
-    receive = torch.searchsorted(distinct, ends).diff(prepend=ends.new_zeros(1))  # distinct is sorted
+    stops = torch.tensor([ranks.shard(vocab, r).stop for r in range(ranks.size)], device=ids.device)
+    receive = torch.searchsorted(distinct, stops).diff(prepend=stops.new_zeros(1))  # distinct is sorted
     send = ranks.all_to_all(receive, [1] * ranks.size, [1] * ranks.size)
     sends, receives = send.tolist(), receive.tolist()
     wanted = ranks.all_to_all(distinct, receives, sends) - ranks.shard(vocab).start

@@ -108,7 +108,7 @@ class Muon(Optimizer):
                 local.mul_(1 - lr * group["weight_decay"])
             local.add_(update.to(local.dtype), alpha=-lr * max(1.0, rows / columns) ** 0.5)
 
-    def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], sharded alike
+    def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], same sharding
         gradient = parameter.grad
         assert gradient is not None
         state = self.state[parameter]
