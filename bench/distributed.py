@@ -1,18 +1,18 @@
-"""The vocabulary on several ranks: memory of each, bytes that each sends, and tokens per second, against one process.
+"""The vocabulary on several ranks: memory per rank, bytes sent per rank, and tokens per second, relative to one rank.
 
 python bench/distributed.py [--quick] [--json]
 
-"table and Adam" is the bytes of the tensors that a rank keeps between steps: weights and both moments. "peak" is the
-growth of its resident memory over building and two steps, so gradients, gathered tables, logits and buffers are in it.
-Bytes sent are what a process wrote to its sockets in one step (/proc/self/io), against tiebeam.budget's arithmetic.
+"table and Adam" is the size of the tensors that a rank keeps between steps: weights and both moments. "peak" is the
+growth of its resident memory over building and two steps, including gradients, gathered tables, logits and buffers.
+Bytes sent are what a rank wrote to its sockets in one step (/proc/self/io), against the formula in tiebeam.budget.
 """
 
 from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__":  # and not in the ranks, which get the path as it is then
-    sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+if __name__ == "__main__":  # not in the spawned ranks, which inherit the changed path
+    sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 import json
 import subprocess
@@ -29,15 +29,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tiebeam.budget import communication_volume
 from tiebeam.corpus import build_corpus
-from tiebeam.nn import ShardedEmbedding, TiedEmbedding, keep_from_ddp
+from tiebeam.nn import ShardedEmbedding, TiedEmbedding, exclude_from_ddp
+from tiebeam.nn.collectives import local_part
 
 CORES = 2
 TABLE, QUICK_TABLE = (50257, 768, 512), (50257, 512, 256)  # vocabulary, width, tokens of all ranks
 SIDES = {"ddp": "DDP", "fsdp": "FSDP2", "rows": "sharded vocabulary"}
 
 
-class Ends(nn.Module):
-    """A pair with next to nothing between, so that what is measured is the vocabulary."""
+class EmbeddingAndHead(nn.Module):
+    """Embedding and head with almost nothing in between, so that the vocabulary dominates."""
 
     def __init__(self, vocab: int, dim: int, tied: bool, side: str) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Ends(nn.Module):
         self.gain = nn.Parameter(torch.ones(dim))
         if side != "rows":
             self.table = TiedEmbedding(vocab, dim)
-        else:  # without ever holding the whole
+        else:  # without ever holding the full table
             self.table = ShardedEmbedding.from_full(TiedEmbedding(vocab, dim, device="meta")).to_empty(device="cpu")
             self.table.reset_parameters()
         if not tied:
@@ -62,7 +63,7 @@ def wrapped(model: nn.Module, side: str) -> nn.Module:
         return fully_shard(model)
     if side == "one":
         return model
-    keep_from_ddp(model)
+    exclude_from_ddp(model)
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
@@ -70,11 +71,11 @@ def memory_and_bytes(side: str, vocab: int, dim: int, tokens: int, tied: bool) -
     """Run on every rank."""
 
     def build_and_step(vocab: int, dim: int, tokens: int) -> dict[str, float]:
-        model = Ends(vocab, dim, tied, side)
+        model = EmbeddingAndHead(vocab, dim, tied, side)
         call = wrapped(model, side)
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
-        ids, targets = (torch.arange(tokens) * (vocab // tokens)).expand(2, -1)  # as many rows of every rank
-        Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+        ids, targets = (torch.arange(tokens) * (vocab // tokens)).expand(2, -1)  # as many rows from every rank
+        Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
         sent = 0
         for _ in range(3):
             if side != "one":
@@ -84,18 +85,14 @@ def memory_and_bytes(side: str, vocab: int, dim: int, tokens: int, tied: bool) -
             sent = written() - before
             optimizer.step()
             optimizer.zero_grad()
-        ends = [parameter for name, parameter in model.named_parameters() if "table" in name]
-        moments = [optimizer.state[p][key] for p in ends for key in ("exp_avg", "exp_avg_sq")]
-        return {"held": float(sum(local(t).nbytes for t in [*ends, *moments])), "sent": float(sent)}
+        tables = [parameter for name, parameter in model.named_parameters() if "table" in name]
+        moments = [optimizer.state[p][key] for p in tables for key in ("exp_avg", "exp_avg_sq")]
+        return {"held": float(sum(local_part(t).nbytes for t in [*tables, *moments])), "sent": float(sent)}
 
-    build_and_step(256, 16, 32)  # libraries, buffers and threads are there before the count begins
+    build_and_step(256, 16, 32)  # load libraries, buffers and threads before measuring
     before = status("VmRSS")
     found = build_and_step(vocab, dim, tokens)
     return {**found, "peak": float(status("VmHWM") - before)}
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def status(key: str) -> int:
@@ -108,7 +105,7 @@ def written() -> int:
 
 
 def on_ranks(ranks: int, job: Callable[..., dict[str, float]], side: str, *arguments: object) -> dict[str, float]:
-    """A job in fresh processes; of every figure the largest over ranks."""
+    """Run a job in fresh subprocesses; the largest value over ranks of every figure."""
     with tempfile.TemporaryDirectory() as where:
         torch.multiprocessing.start_processes(_rank, (ranks, where, job, side, arguments), ranks, start_method="spawn")
         each = [json.loads(path.read_text()) for path in Path(where).glob("*.json")]
@@ -116,7 +113,7 @@ def on_ranks(ranks: int, job: Callable[..., dict[str, float]], side: str, *argum
 
 
 def least(ranks: int, side: str, *shape: int) -> dict[str, float]:
-    """Of two launches the smaller figures: resident memory also counts what the system happens to map or take away."""
+    """The smaller figures of two launches, because resident memory is noisy."""
     first, second = (on_ranks(ranks, memory_and_bytes, side, *shape) for _ in range(2))
     return {key: min(first[key], second[key]) for key in first}
 
@@ -145,8 +142,8 @@ def memory_and_byte_rows(quick: bool) -> Iterator[Row]:
             for side, name in SIDES.items():
                 found = least(ranks, side, vocab, dim, tokens // ranks, tied)
                 held, peak = ((found[key] / one[tied][key]) for key in ("held", "peak"))
-                yield row(f"{label}, {name}: table and Adam", held, "one process", "<= 1.0" if side == "ddp" else share)
-                yield row(f"{label}, {name}: peak", peak, "one process", share if side == "rows" else "<= 1.25")
+                yield row(f"{label}, {name}: table and Adam", held, "one rank", "<= 1.0" if side == "ddp" else share)
+                yield row(f"{label}, {name}: peak", peak, "one rank", share if side == "rows" else "<= 1.25")
                 formula = getattr(
                     getattr(communication_volume(vocab, dim, ranks, tokens // ranks), _FORMULA[side]), word
                 )
@@ -154,14 +151,14 @@ def memory_and_byte_rows(quick: bool) -> Iterator[Row]:
                 yield row(f"{label}, {name}: bytes sent", found["sent"] / formula, against, _BYTES[side])
 
 
-# DDP copies the gradient into its buckets and FSDP gathers the table for the step, so their peak has no share to reach.
-# Gloo reduces whole and then scatters, which doubles the second half of what FSDP sends.
+# DDP copies the gradient into its buckets and FSDP gathers the table for the step, so their peak is not 1/N.
+# Gloo implements reduce-scatter as an all-reduce, which doubles the second half of what FSDP sends.
 _FORMULA = {"ddp": "ddp", "fsdp": "fsdp", "rows": "shard_vocab"}
 _BYTES = {"ddp": "<= 1.02", "fsdp": "<= 1.52", "rows": "<= 1.02"}
 
 
 def speed_rows(quick: bool) -> Iterator[Row]:
-    """`tiebeam train` as people start it: the same global batch, shared out or not, and the speed that it reports."""
+    """`tiebeam train` with the same global batch on one rank and on several, and the speed that it reports."""
     alone = [sys.executable, "-m", "tiebeam", "train"]
     together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(CORES), *alone[1:]]
     ways = {
@@ -180,7 +177,7 @@ def speed_rows(quick: bool) -> Iterator[Row]:
                 out = [str(corpus), "--out", f"{where}/run", "--force", "--json", "--quiet"]
                 done = subprocess.run([*command, *size, *out], capture_output=True, text=True, check=True)
                 best[side] = max(best[side], json.loads(done.stdout)["tokens_per_second"])
-    against = f"one process with {CORES} threads, {best['one']:,.0f}/s"
+    against = f"one rank with {CORES} threads, {best['one']:,.0f}/s"
     for side, name in SIDES.items():
         label = f"{CORES} ranks on {CORES} cores, {name}: tokens per second"
         yield row(label, best[side] / best["one"], against, ">= 0.9")

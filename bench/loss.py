@@ -1,17 +1,17 @@
-"""The tied loss, forward and backward: time over the three products alone, and memory beyond the gradients.
+"""The tied loss, forward and backward: time relative to its three matrix products, and memory beyond the gradients.
 
 python bench/loss.py [--quick] [--json]
 
-The peers: F.linear + F.cross_entropy, the same under torch.compile, cut-cross-entropy's CPU path (which is the same
-under torch.compile again; measured when it is installed), and torch's chunked linear_cross_entropy with its chunk set
-to 512 tokens (left to itself it takes a few tokens at a time on wide tables and is several times slower).
+The peers: F.linear + F.cross_entropy, the same under torch.compile, cut-cross-entropy's CPU path (also torch.compile;
+measured if it is installed), and torch's chunked linear_cross_entropy with 512 tokens per chunk (its default is a few
+tokens at a time on wide tables, which is several times slower).
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -66,7 +66,7 @@ def available() -> list[str]:
             h, W, targets = inputs(32, 8, 16)
             loss_named(name)(h, W, targets).backward()
             names.append(name)
-        except Exception as problem:  # a peer that is not there, or a machine without a compiler
+        except Exception as problem:  # a peer that is not installed, or a machine without a compiler
             print(f"without {name}: {str(problem).splitlines()[0]}", file=sys.stderr)
     return names
 
@@ -77,7 +77,7 @@ def step(loss: Callable[..., torch.Tensor], h: torch.Tensor, W: torch.Tensor, ta
 
 
 def three_products(h: torch.Tensor, W: torch.Tensor) -> Side:
-    """The bound: logits, dh and dW as matrix products into buffers that exist already."""
+    """The lower bound: logits, dh and dW as matrix products into existing buffers."""
     logits, dh, dW = torch.empty(len(h), len(W)), torch.empty_like(h), torch.empty_like(W)
     h, W = h.detach(), W.detach()
 
@@ -90,7 +90,7 @@ def three_products(h: torch.Tensor, W: torch.Tensor) -> Side:
 
 
 def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
-    """Ours without autograd, into gradient buffers that exist already."""
+    """Ours without autograd, into existing gradient buffers."""
     dh, dW = torch.empty_like(h).detach(), torch.empty_like(W).detach()
     h, W = h.detach(), W.detach()
     weight = torch.full((len(h),), 1 / len(h))
@@ -113,14 +113,14 @@ loss = loss_named(name)
 step(loss, *inputs(*(shape if name in ("torch.compile", "cut-cross-entropy") else (64, 16, 32))))
 h, W, targets = inputs(*shape)
 before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # start the high-water mark anew
+open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
 step(loss, h, W, targets)
 print(json.dumps({"beyond": status("VmHWM") - before - 4 * (h.numel() + W.numel())}))
 """
 
 
 def bytes_beyond_gradients(name: str, shape: tuple[int, int, int]) -> float:
-    """Peak memory of one step beyond dh and dW, in a process of its own."""
+    """Peak memory of one step beyond dh and dW, in a subprocess."""
     return in_child(MEMORY, str(Path(__file__).parent), name, *map(str, shape))["beyond"]
 
 
@@ -134,9 +134,9 @@ def rows(quick: bool) -> Iterator[Row]:
         sides |= {name: partial(step, loss_named(name), h, W, targets) for name in names}
         best = interleaved(sides, rounds=2 if quick else 4)
         ours = best["ours"]
-        yield row(f"{label}: time", ours / best["bound"], "the three products alone", "<= 1.10")
+        yield row(f"{label}: time", ours / best["bound"], "its three matrix products", "<= 1.10")
         yield row(
-            f"{label}: time, buffers reused", best["reused"] / best["bound"], "the three products alone", "<= 1.05"
+            f"{label}: time, buffers reused", best["reused"] / best["bound"], "its three matrix products", "<= 1.05"
         )
         yield row(
             f"{label}: time", ours / best["plain"], "F.linear + F.cross_entropy", "<= 0.80" if dim == 768 else "<= 1.0"

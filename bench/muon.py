@@ -1,6 +1,6 @@
-"""One step of Muon over all matrices of a golf model: ours against torch.optim.Muon, and against the bare products.
+"""One Muon step over all matrices of a golf model: ours against torch.optim.Muon and against the matrix products alone.
 
-Once as this machine is, and once with the bfloat16 instructions of an x86 CPU hidden, as most CPUs are.
+Once on this machine as it is, and once with the bfloat16 instructions of an x86 CPU hidden, which most CPUs lack.
 python bench/muon.py [--quick] [--json]
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 from _common import Row, in_child, main, row
 

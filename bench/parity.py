@@ -1,6 +1,6 @@
-"""MLX against torch from the same weights: how far apart, as a share of what is allowed, and the loss's memory.
+"""MLX against torch from the same weights: differences as fractions of the tolerance, and memory of the loss.
 
-The curves are 20 steps of training in float32 (torch's Muon takes bfloat16 where the CPU has it, and is asked not to).
+The curves are 20 training steps in float32 (torch's Muon would use bfloat16 on CPUs that have it; that is off here).
 python bench/parity.py [--quick] [--json]
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 import math
 import tempfile
@@ -23,7 +23,7 @@ from mlx.utils import tree_flatten
 
 from tiebeam import nn
 from tiebeam.corpus import Corpus, build_corpus
-from tiebeam.train import Rates, RunDirectory, Settings, muon, train
+from tiebeam.train import LearningRates, RunDirectory, Settings, muon, train
 from tiebeam.train.backends import mlx
 from tiebeam.train.backends.mlx.gradients import accumulated
 
@@ -45,10 +45,10 @@ def twins(settings: Settings, vocab: int) -> tuple[nn.GPT, mlx.GPT]:
     return one, other
 
 
-def apart(settings: Settings, vocab: int) -> tuple[float, float]:
-    """The difference of the losses, and of the gradients by each tensor's largest number."""
+def differences(settings: Settings, vocab: int) -> tuple[float, float]:
+    """The difference of the losses, and of the gradients relative to each tensor's largest value."""
     one, other = twins(settings, vocab)
-    with torch.no_grad():  # off the first values, where whole matrices and their gradients are zero
+    with torch.no_grad():  # away from the initial values, where whole matrices and their gradients are zero
         for parameter in one.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     other.load({name: tensor.detach().numpy() for name, tensor in one.state_dict().items()})
@@ -70,7 +70,7 @@ def curves(settings: dict[str, Any], corpus: Corpus, where: Path) -> float:
     on_torch = Settings(**settings, threads=1)
     on_mlx = Settings(**settings, backend="mlx")
     train(on_torch, corpus, where / "torch", force=True)
-    mlx.train(on_mlx, corpus, where / "mlx", force=True, model=twins(on_mlx, corpus.vocab)[1])
+    train(on_mlx, corpus, where / "mlx", force=True, model=twins(on_mlx, corpus.vocab)[1])
     one, other = (
         [record["loss"] for record in RunDirectory.open(where / name).metrics() if "loss" in record]
         for name in ("torch", "mlx")
@@ -80,7 +80,7 @@ def curves(settings: dict[str, Any], corpus: Corpus, where: Path) -> float:
 
 
 def memory(tokens: int, vocab: int, dim: int) -> float:
-    """The peak of loss and gradients, over all the logits."""
+    """Peak memory of loss and gradients, relative to the full logits."""
     h, W = mx.random.normal((tokens, dim)), mx.random.normal((vocab, dim)) * 0.02
     targets = mx.random.randint(0, vocab, (tokens,))
     mx.eval(h, W, targets)
@@ -102,13 +102,13 @@ def rows(quick: bool) -> list[Row]:
         corpus = build_corpus(sorted(where.glob("*.txt")), where / "corpus", vocab=400)
         for case in CASES[:2] if quick else CASES:
             name = ", ".join(f"{key} {value}" for key, value in case.items())
-            settings = {**SHAPE, **case, "steps": 20, "log_every": 1, "validate_every": 1.0, "rates": Rates()}
-            loss, gradient = apart(Settings(**settings), corpus.vocab)
+            settings = {**SHAPE, **case, "steps": 20, "log_every": 1, "validate_every": 1.0, "rates": LearningRates()}
+            loss, gradient = differences(Settings(**settings), corpus.vocab)
             curve = curves(settings, corpus, where)
             measured += [
-                row(f"loss apart: {name}", loss / 1e-4, "1e-4 nats", "<= 1.0"),
-                row(f"gradients apart: {name}", gradient / 1e-3, "1e-3 of each tensor's largest", "<= 1.0"),
-                row(f"20 steps apart: {name}", curve / 2e-3, "2e-3 nats", "<= 1.0"),
+                row(f"loss difference: {name}", loss / 1e-4, "1e-4 nats", "<= 1.0"),
+                row(f"gradient difference: {name}", gradient / 1e-3, "1e-3 of each tensor's largest value", "<= 1.0"),
+                row(f"difference over 20 steps: {name}", curve / 2e-3, "2e-3 nats", "<= 1.0"),
             ]
     tokens, vocab, dim = (2048, 16_384, 32) if quick else (4096, 50_257, 64)
     shape = f"{tokens:,} tokens, V {vocab:,}, d {dim}"

@@ -1,16 +1,16 @@
-"""The whole tied step, lookup and head on one table: peak memory in tables, and time.
+"""A full tied step, lookup and head on one table: peak memory in units of the table, and time.
 
 python bench/tied_step.py [--quick] [--json]
 
-The trunk is one square layer, so that what is measured is the table: V x D x 4 bytes is "one table", and the figure
-is what a step holds beyond the weights.
+One square layer stands for the model, so that the table dominates: "one table" is V x D x 4 bytes, and the figure is
+the memory of a step beyond the weights.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,14 +31,14 @@ class Step(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.table = TiedEmbedding(vocab, dim)
-        self.trunk = nn.Linear(dim, dim, bias=False)
+        self.layer = nn.Linear(dim, dim, bias=False)
         self.ids, self.targets = torch.randint(vocab, (2, tokens))
 
     def ours(self) -> torch.Tensor:
-        return self.table.loss(self.trunk(self.table.embed(self.ids)), self.targets)
+        return self.table.loss(self.layer(self.table.embed(self.ids)), self.targets)
 
     def plain(self) -> torch.Tensor:
-        x = self.trunk(F.embedding(self.ids, self.table.weight))
+        x = self.layer(F.embedding(self.ids, self.table.weight))
         return F.cross_entropy(F.linear(x, self.table.weight), self.targets)
 
 
@@ -61,7 +61,7 @@ side, shape = sys.argv[2], [int(x) for x in sys.argv[3:]]
 run(Step(64, 16, 32), side)
 step = Step(*shape)
 before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # start the high-water mark anew
+open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
 run(step, side)
 print(json.dumps({"tables": (status("VmHWM") - before) / (4 * shape[0] * shape[1])}))
 """

@@ -1,7 +1,7 @@
-"""Training: time of a step against nanoGPT's model at the same shape, and bits per byte after an equal time.
+"""Training: step time against nanoGPT's model at the same shape, and bits per byte after equal time.
 
-The peer is nanoGPT's block in its obvious form: LayerNorm, learned positions, GELU, one fused qkv product, a tied
-head through plain logits, and one AdamW for everything. The control for quality is our own model under that AdamW.
+The peer is nanoGPT's block in its plain form: LayerNorm, learned positions, GELU, one fused qkv product, a tied
+head with full logits, and one AdamW for everything. The baseline for quality is our own model under that AdamW.
 
     python bench/train.py [--quick] [--json]
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tiebeam.corpus import build_corpus
 from tiebeam.nn import GPT, GPTConfig
-from tiebeam.train import Rates, Settings, make_optimizers, train
+from tiebeam.train import LearningRates, Settings, make_optimizers, train
 
 
 class Block(nn.Module):
@@ -77,7 +77,7 @@ def stepper(model: nn.Module, optimizers: list[torch.optim.Optimizer], ids: Tens
 
 
 def products(model: nn.Module, head: Tensor, tokens: int, attention: tuple[int, int, int, int]) -> Callable[[], None]:
-    """The floor: every product of a step, forward and backward, and nothing else. `attention`: layers, B * H, T, d."""
+    """The lower bound: the matrix products of a step, forward and backward. `attention`: layers, B * H, T, d."""
     weights = [m.weight.detach() for m in model.modules() if isinstance(m, nn.Linear) and m.weight is not head]
     weights.append(head.detach())
     sides = {n: torch.randn(tokens, n) for W in weights for n in W.shape}
@@ -101,7 +101,7 @@ def products(model: nn.Module, head: Tensor, tokens: int, attention: tuple[int, 
     return run
 
 
-SHAPES = [  # the first is nanoGPT's own for a laptop's CPU
+SHAPES = [  # the first is nanoGPT's own setting for a laptop CPU
     ("4 layers, 128 wide, V 65", 65, 128, 4, 4, 64, 12, "<= 1.5"),
     ("6 layers, 384 wide, V 4096", 4096, 384, 6, 6, 256, 16, "<= 1.15"),
 ]
@@ -109,11 +109,11 @@ REPEATS = 3
 
 
 def speed(quick: bool) -> Iterator[Row]:
-    """Time of a step at a shape that both models share in width, depth and parameters, eager and compiled."""
+    """Step time of both models at the same width, depth and parameter count, eager and compiled."""
     for name, vocab, dim, layers, heads, context, batch, floor_goal in SHAPES[: 1 if quick else 2]:
         torch.manual_seed(0)
         ids = torch.randint(vocab, (batch, context))
-        # SwiGLU has three products: 8/3 of the width costs what GELU's 4 cost.
+        # SwiGLU has three matrices: 8/3 of the width costs as much as GELU's 4.
         config = GPTConfig(vocab, dim, layers, heads, context=context, mlp_dim=8 * dim // 3 // 32 * 32)
         sides: dict[str, Callable[[], None]] = {}
         for way in ("eager", "compiled"):
@@ -126,10 +126,10 @@ def speed(quick: bool) -> Iterator[Row]:
             sides |= {
                 f"nanoGPT, {way}": stepper(models[0], adamw, ids, REPEATS),
                 f"ours, AdamW, {way}": stepper(
-                    models[1], list(make_optimizers(ours.roles(), Rates(), "adamw")), ids, REPEATS
+                    models[1], list(make_optimizers(ours.roles(), LearningRates(), "adamw")), ids, REPEATS
                 ),
                 f"ours, Muon, {way}": stepper(
-                    models[2], list(make_optimizers(ours_muon.roles(), Rates(), "muon")), ids, REPEATS
+                    models[2], list(make_optimizers(ours_muon.roles(), LearningRates(), "muon")), ids, REPEATS
                 ),
             }
         floor = products(ours, ours.table.weight, ids.numel(), (layers, batch * heads, context, dim // heads))
@@ -138,13 +138,13 @@ def speed(quick: bool) -> Iterator[Row]:
         for way in ("eager", "compiled"):
             for side in ("ours, AdamW", "ours, Muon"):
                 ratio = best[f"{side}, {way}"] / best[f"nanoGPT, {way}"]
-                yield row(f"{side}: time a step, {name}", ratio, f"nanoGPT's block, {way}", "<= 1.1")
+                yield row(f"{side}: step time, {name}", ratio, f"nanoGPT's block, {way}", "<= 1.1")
             ratio = best[f"ours, AdamW, {way}"] / best["floor"]
-            yield row(f"ours, AdamW, {way}: time a step, {name}", ratio, "its products alone", floor_goal)
+            yield row(f"ours, AdamW, {way}: step time, {name}", ratio, "its matrix products alone", floor_goal)
 
 
 def quality(quick: bool) -> Iterator[Row]:
-    """Bits per byte after the same time on the same text: ours against one AdamW at one rate."""
+    """Bits per byte after the same time on the same text: ours against one AdamW with one learning rate."""
     minutes = 0.3 if quick else 3.0
     corpus = build_corpus()
     with tempfile.TemporaryDirectory() as scratch:

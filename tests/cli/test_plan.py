@@ -207,8 +207,8 @@ def test_tokens_need_ranks(run):
     assert run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "2", "--tokens", "0")[0] == 2
 
 
-def test_transcripts_on_the_scale_page_match_plan(run):
-    page = Path(__file__).parents[2] / "docs" / "scale.md"
+def test_transcripts_on_the_distributed_page_match_plan(run):
+    page = Path(__file__).parents[2] / "docs" / "distributed.md"
     shown = page.read_text().split("```console\n")[1].split("```")[0]
     for transcript in shown.split("$ tiebeam ")[1:]:
         command, _, output = transcript.strip().partition("\n")

@@ -1,9 +1,9 @@
-"""One of several processes that torchrun starts: makes the runs of a plan, one after the other, in one process group.
+"""One rank of several that torchrun starts: trains the runs of a plan, one after the other, in one process group.
 
     torchrun --nproc-per-node 2 distributed_worker.py PLAN
 
 PLAN is a JSON file: {"corpus": path, "runs": [{"out", "settings", "layout", "resume", "stop_at", "exact"}, ...]}, and
-"looks", a file to put what each rank saw of a tied model at each stage.
+"looks", a file for what each rank found about a tied model at each stage.
 """
 
 import itertools
@@ -21,33 +21,34 @@ from tiebeam.doctor.guard import guard
 from tiebeam.nn import GPT, GPTConfig
 from tiebeam.surgery.module import unwrap
 from tiebeam.train import Distribution, Settings, make_optimizers, muon, train
-from tiebeam.train.resume_state import state_of
+from tiebeam.train.distributed.ddp import parallelism_for
+from tiebeam.train.resume_state import state_tensors
 
 
-def make(run, corpus, processes):
-    """One run; `exact` makes it in float64 throughout, so that only a real difference is one."""
+def make(run, corpus, distribution):
+    """Train one run; `exact` uses float64 throughout, so that rounding does not hide a real difference."""
     kind = torch.float64 if run.get("exact", True) else torch.float32
     torch.set_default_dtype(kind)
     ordinary, muon.fast_dtype = muon.fast_dtype, lambda device: kind
     steps = itertools.count(1)
-    # Whoever is last asks for the stop, to see that all of them follow.
-    asks = processes.rank == processes.world - 1
+    # The last rank requests the stop, and all ranks must follow.
+    requests_stop = distribution.rank == distribution.world_size - 1
     try:
         return train(
             Settings.from_dict(run["settings"]),
             corpus,
             Path(run["out"]),
             resume=run.get("resume", False),
-            interrupted=lambda: next(steps) == run.get("stop_at") and asks,
-            processes=processes,
+            interrupted=lambda: next(steps) == run.get("stop_at") and requests_stop,
+            distribution=distribution,
         )
     finally:
         torch.set_default_dtype(torch.float32)
         muon.fast_dtype = ordinary
 
 
-class Exchanges(TorchDispatchMode):
-    """Counts the collectives, by name."""
+class CollectiveCounter(TorchDispatchMode):
+    """Counts collectives by name."""
 
     def __init__(self):
         super().__init__()
@@ -59,30 +60,31 @@ class Exchanges(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def look(layout, processes):
-    """What the tie of a model is after each stage, and what a step of one and of three micro-batches exchanges."""
-    processes.layout = layout
+def look(layout, distribution):
+    """The tie of a model after each stage, and the collectives of a step with one and with three micro-batches."""
+    distribution.layout = layout
+    parallelism = parallelism_for(distribution)
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab=301, dim=32, layers=2, heads=2, kv_heads=1, mlp_dim=48, context=16))
     watch = guard(model, tied=True)
-    forward = processes.wrap(model)
+    forward = parallelism.wrap(model)
     found = {"wrapped": [f.code for f in watch.check("wrapping")], "unwraps": unwrap(forward) is model}
-    optimizers = make_optimizers(model.roles(), spread=processes.spread)
+    optimizers = make_optimizers(model.roles(), spread=parallelism.muon_spread)
     for optimizer in optimizers:
         watch.watch(optimizer)
     table, deliveries = model.table.weight, []
     table.register_post_accumulate_grad_hook(deliveries.append)
     ids = torch.randint(301, (1, 17))
     for micro_batches in (1, 3):
-        with Exchanges() as exchanges:
+        with CollectiveCounter() as exchanges:
             for number in range(micro_batches):
-                with processes.micro_batch(forward, last=number == micro_batches - 1):
+                with parallelism.micro_batch(forward, last=number == micro_batches - 1):
                     forward(ids[:, :-1], ids[:, 1:]).backward()
         found[f"exchanged for {micro_batches}"] = exchanges.counts
         optimizers.step()
         optimizers.zero_grad()
     held = [p for o in optimizers for group in o.param_groups for p in group["params"] if p is model.table.weight]
-    tensors, _ = state_of(model, list(optimizers))
+    tensors, _ = state_tensors(model, list(optimizers))
     return found | {
         "stepped": [f.code for f in watch.check("stepping")],
         "same parameter": model.table.weight is table and model.lm_head is None,
@@ -94,14 +96,14 @@ def look(layout, processes):
 
 if __name__ == "__main__":
     plan = json.loads(Path(sys.argv[1]).read_text())
-    with Distribution.from_environment() as processes:
+    with Distribution.from_environment() as distribution:
         corpus = build_corpus([plan["corpus"]])
         for run in plan["runs"]:
-            processes.layout = run["layout"]
-            make(run, corpus, processes)
-        seen = {layout: look(layout, processes) for layout in ("replicas", "shards", "rows")}
-        everyone = [None] * processes.world
+            distribution.layout = run["layout"]
+            make(run, corpus, distribution)
+        seen = {layout: look(layout, distribution) for layout in ("ddp", "fsdp", "vocab")}
+        everyone = [None] * distribution.world_size
         dist.all_gather_object(everyone, seen)
-        if processes.is_main:
+        if distribution.is_main:
             Path(plan["looks"]).write_text(json.dumps(everyone))
-    processes.end()
+    distribution.exit()

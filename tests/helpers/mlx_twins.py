@@ -1,4 +1,4 @@
-"""One model twice, on torch and on MLX, with the same weights."""
+"""The same model on torch and on MLX, with the same weights."""
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ def config(**changes):
     return nn.GPTConfig(**{**shape, **changes})
 
 
-def twins(shape, *, shaken=0.1):
-    """`shaken` moves every weight off its first value, where whole matrices are zero and gradients with them."""
+def twins(shape, *, noise=0.1):
+    """`noise` moves every weight away from its initial value, where whole matrices and their gradients are zero."""
     torch.manual_seed(0)
     one = nn.GPT(shape)
     with torch.no_grad():
         for parameter in one.parameters():
-            parameter.add_(shaken * torch.randn_like(parameter))
+            parameter.add_(noise * torch.randn_like(parameter))
     other = mlx.GPT(shape)
     other.load(weights_of(one))
     return one, other
@@ -51,6 +51,6 @@ def torch_gradients(model, given, **options):
 
 
 def furthest(found, expected):
-    """The largest difference of any tensor, over that tensor's own largest number."""
+    """The largest difference of any tensor, relative to the largest value of that tensor."""
     assert found.keys() == expected.keys()
     return max(float(np.abs(found[n] - expected[n]).max() / max(1e-12, np.abs(expected[n]).max())) for n in expected)

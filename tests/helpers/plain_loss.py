@@ -1,4 +1,4 @@
-"""The slow, obvious twins: the loss with all its logits, and what the allocator saw."""
+"""Slow reference implementations: the loss with full logits, and peak memory by the allocator."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,9 @@ def plain_loss(
     z = F.linear(h, W, bias).reshape(-1, W.shape[0])
     if softcap is not None:
         z = softcap * torch.tanh(z / softcap) if softcap_kind == "tanh" else softcap * torch.sigmoid(4 * z / softcap)
-    aims = targets.reshape(-1).long()
-    counts = aims != ignore_index
-    losses = F.cross_entropy(z, aims, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
+    ids = targets.reshape(-1).long()
+    counts = ids != ignore_index
+    losses = F.cross_entropy(z, ids, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
     losses = losses + torch.where(counts, z_loss * torch.logsumexp(z, -1).square(), 0.0)
     if reduction == "none":
         return losses.reshape(targets.shape)
@@ -24,7 +24,7 @@ def plain_loss(
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most that `run` held at once beyond what was held before, by the allocator's own records."""
+    """Peak memory of `run` beyond what was allocated before, from the profiler's memory events."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -36,7 +36,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
 
 def rel_error(got: Tensor, exact: Tensor) -> float:
-    """The largest deviation, in units of the largest true value (at least 1e-3, so that zeros compare)."""
+    """The largest deviation relative to the largest exact value (at least 1e-3, so that zeros compare)."""
     if got.numel() == 0:
         return 0.0
     return float((got.double() - exact.double()).abs().max() / exact.double().abs().max().clamp_min(1e-3))

@@ -1,6 +1,6 @@
-"""What the ranks of a sharded vocabulary do in the tests: one launch, many cases, each compared with one process.
+"""The cases that the ranks of a sharded vocabulary run in the tests: one launch, each case compared with a single rank.
 
-Every rank draws the tokens of all ranks from one seed, takes its own, and computes the one-process result by itself. A
+Every rank draws the tokens of all ranks from one seed, takes its own, and computes the single-rank result itself. A
 case gives the largest deviations by name; `launch` gives the worst over ranks.
 """
 
@@ -26,12 +26,12 @@ from tiebeam.nn import (
     GPTConfig,
     ShardedEmbedding,
     TiedEmbedding,
+    exclude_from_ddp,
+    gather_model,
     gradient_provenance,
-    keep_from_ddp,
     shard_vocabulary,
     sharded_parameters,
     tied_cross_entropy,
-    whole_model,
 )
 
 Deviations = dict[str, float]
@@ -39,7 +39,7 @@ DIM = 6
 
 
 def launch(world: int, tmp_path: Path) -> dict[str, Deviations]:
-    """Run every case on `world` processes."""
+    """Run every case on `world` ranks."""
     torch.multiprocessing.start_processes(_rank, (world, str(tmp_path)), nprocs=world, start_method="spawn")
     return json.loads((tmp_path / "result.json").read_text())
 
@@ -59,7 +59,7 @@ def _rank(rank: int, world: int, where: str) -> None:
         }  # fmt: skip
         (Path(where) / "result.json").write_text(json.dumps(worst))
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may abort a process that ends in the ordinary way
+    os._exit(0)  # skip interpreter shutdown: gloo threads sometimes abort during teardown
 
 
 def off(got: torch.Tensor, exact: torch.Tensor) -> float:
@@ -111,7 +111,7 @@ def lookup_and_loss(
         for map_ in (mine, table.bridge) if bridge else (mine,):
             dist.all_reduce(map_.weight.grad)
             map_.weight.grad /= world  # as DDP does
-        block = table.ranks.block(vocab)
+        block = table.ranks.shard(vocab)
         found["trunk"] = off(mine.weight.grad, trunk.weight.grad)
         found["table"] = off(table.weight.grad, whole.weight.grad[block])
         if not tied:
@@ -147,7 +147,7 @@ def without_gradients(rank: int, world: int) -> Deviations:
     return found
 
 
-def over_the_air_in_bf16(rank: int, world: int) -> Deviations:
+def sent_in_bf16(rank: int, world: int) -> Deviations:
     """Half-precision hidden states and table: the error in units of the largest true value."""
     torch.manual_seed(3)
     whole = TiedEmbedding(29, DIM, 0.7, dtype=torch.bfloat16)
@@ -159,7 +159,7 @@ def over_the_air_in_bf16(rank: int, world: int) -> Deviations:
     mine = h[rank].clone().requires_grad_()
     loss = table.loss(mine, targets[rank], chunk=3 * world)
     loss.backward()
-    block = table.ranks.block(29)
+    block = table.ranks.shard(29)
     return {
         "loss": off(loss.detach(), expected.detach()),
         "h": off(mine.grad / world, exact_h.grad[rank]) / float(exact_h.grad.abs().max()),
@@ -177,7 +177,7 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
         whole = GPT(config).double()
         torch.manual_seed(4)
         model = shard_vocabulary(GPT(config).double())
-        keep_from_ddp(model)
+        exclude_from_ddp(model)
         parallel = DistributedDataParallel(model)
         # Adam divides by the gradient's size, so where a gradient is rounding noise the steps would differ freely.
         sides = [(whole, torch.optim.Adam(whole.parameters(), 1e-2, eps=1e-3))]
@@ -209,8 +209,8 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
         heights = {name: parameter.shape[0] for name, parameter in whole.named_parameters()}
         parts = {name for name, parameter in model.named_parameters() if parameter.shape[0] != heights[name]}
         assert sharded_parameters(model).keys() == parts
-        _refused(lambda: model.export(), "whole_model")
-        gathered = whole_model(model)
+        _refused(lambda: model.export(), "gather_model")
+        gathered = gather_model(model)
         assert (gathered is None) == (rank != 0)
         if gathered is not None:
             assert gathered.tied == whole.tied
@@ -226,8 +226,8 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
     return case
 
 
-def drawn_in_pieces(rank: int, world: int) -> Deviations:
-    """From the meta device, so that no rank ever holds the whole: the numbers of the one-process draw."""
+def initialized_in_blocks(rank: int, world: int) -> Deviations:
+    """From the meta device, so that no rank holds the full table: the same numbers as on a single rank."""
     import tiebeam.nn.sharded_embedding as sharded
 
     config = GPTConfig(vocab=1003, dim=6, layers=1, heads=1, tie=False)
@@ -243,7 +243,7 @@ def drawn_in_pieces(rank: int, world: int) -> Deviations:
     step, sharded._DRAW = sharded._DRAW, 160
     model.reset_parameters()
     sharded._DRAW = step
-    block = model.table.ranks.block(1003)
+    block = model.table.ranks.shard(1003)
     return {
         "table": off(model.table.weight, whole.table.weight[block]),
         "head": off(model.lm_head.weight, whole.lm_head.weight[block]),
@@ -265,7 +265,7 @@ def as_a_dtensor(rank: int, world: int) -> Deviations:
 
 
 def bytes_sent(tied: bool) -> Callable[[int, int], Deviations]:
-    """What this process has written to its sockets in a step, against the arithmetic of tiebeam.budget."""
+    """The bytes that this rank wrote to its sockets in a step, against the formula of tiebeam.budget."""
 
     def case(rank: int, world: int) -> Deviations:
         if not Path("/proc/self/io").exists():
@@ -318,17 +318,20 @@ def pipeline_copies(rank: int, world: int) -> Deviations:
 
 
 def refusals(rank: int, world: int) -> Deviations:
-    """Each on all ranks alike, so that none is left waiting."""
+    """Each error is raised on all ranks, so that none hangs."""
     table = ShardedEmbedding.from_full(TiedEmbedding(13, DIM))
     h, targets = torch.randn(3, DIM, requires_grad=True), torch.tensor([1, 2, 3])
-    _refused(lambda: table.loss(h, torch.tensor([1, 2, 13 if rank == 0 else 3])), "a target is 13 but W has 13 rows")
+    _refused(
+        lambda: table.loss(h, torch.tensor([1, 2, 13 if rank == 0 else 3])),
+        "target 13 is out of range for W with 13 rows",
+    )
     _refused(lambda: table.loss(h, targets, reduction="none"), "no_grad")
     _refused(lambda: table.logits(h), "no gradient")
-    _refused(lambda: table.embed(torch.tensor([13])), "a token id is 13 but the table has 13 rows")
-    _refused(lambda: ShardedEmbedding.from_full(table), "sharded already")
+    _refused(lambda: table.embed(torch.tensor([13])), "token id 13 is out of range for a table of 13 rows")
+    _refused(lambda: ShardedEmbedding.from_full(table), "already sharded")
     loss = table.loss(h, targets)
     loss.backward(retain_graph=True)
-    _refused(lambda: loss.backward(), "once")
+    _refused(lambda: loss.backward(), "one backward pass")
     return {"refused": 0.0}
 
 
@@ -367,13 +370,13 @@ CASES: dict[str, Callable[[int, int], Deviations]] = {
         dtype=F32, tied=False, softcap=2.0, z_loss=0.1, label_smoothing=0.2, ignored="some", chunk=5, passes=2
     ),
     "no gradients": without_gradients,
-    "bf16": over_the_air_in_bf16,
+    "bf16": sent_in_bf16,
     "gpt: golf": in_a_gpt(arch="golf", softcap=5.0),
     "gpt: untied": in_a_gpt(tie=False),
-    "gpt: untied on the way": in_a_gpt(tie=0.5, untie_before=1),
-    "gpt: factorised": in_a_gpt(embed_dim=4),
+    "gpt: untied during training": in_a_gpt(tie=0.5, untie_before=1),
+    "gpt: factorized": in_a_gpt(embed_dim=4),
     "gpt: bridge": in_a_gpt(arch="golf", bridge=True),
-    "drawn in pieces": drawn_in_pieces,
+    "initialized in blocks": initialized_in_blocks,
     "as a DTensor": as_a_dtensor,
     "copies in a pipeline": pipeline_copies,
     "refusals": refusals,

@@ -1,4 +1,4 @@
-"""A few kilobytes of text, tokenised: enough to train something tiny on."""
+"""A few kilobytes of tokenized text, enough to train a tiny model."""
 
 from tiebeam.corpus import build_corpus
 

@@ -1,4 +1,4 @@
-"""The golf architecture against a second, straightforward writing of parameter-golf's forward pass."""
+"""The golf architecture against a second, plain implementation of parameter-golf's forward pass."""
 
 import math
 
@@ -94,7 +94,7 @@ def scrambled(config):
     [{}, {"layers": 4}, {"layers": 1}, {"kv_heads": 4}, {"softcap": None}, {"tie": False}, {"bridge": True},
      {"embed_dim": 6}, {"embed_dim": 6, "tie": False}, {"rope_theta": 500.0, "mlp_dim": 40}],
 )  # fmt: skip
-def test_logits_and_loss_are_those_of_the_straightforward_forward(changes):
+def test_logits_and_loss_match_a_plain_forward_pass(changes):
     config = small(**changes)
     model = scrambled(config)
     ids, targets = torch.randint(23, (2, 9)), torch.randint(23, (2, 9))
@@ -104,7 +104,7 @@ def test_logits_and_loss_are_those_of_the_straightforward_forward(changes):
     torch.testing.assert_close(model(ids, targets).detach(), loss, rtol=1e-9, atol=1e-9)
 
 
-def test_gradients_are_those_of_autograd_on_the_straightforward_forward():
+def test_gradients_match_autograd_on_a_plain_forward_pass():
     config = small(bridge=True)
     model = scrambled(config)
     ids, targets = torch.randint(23, (2, 9)), torch.randint(23, (2, 9))
@@ -122,7 +122,7 @@ def test_the_baseline_has_its_published_parameter_count():
     assert sum(p.numel() for p in model.parameters()) == 17_059_912
 
 
-def test_initialisation_is_the_baselines():
+def test_initialization_matches_the_baseline():
     torch.manual_seed(0)
     model = GPT(GPTConfig(arch="golf", vocab=1024, dim=512, layers=2, heads=8, kv_heads=4, softcap=30.0))
     state = model.state_dict()
@@ -138,14 +138,14 @@ def test_initialisation_is_the_baselines():
     assert model(ids, targets).item() == pytest.approx(math.log(1024), abs=0.05)
 
 
-def test_untied_initialisation_is_the_baselines():
+def test_untied_initialization_matches_the_baseline():
     model = GPT(small(tie=False, vocab=4000))
     assert model.tok_emb.weight.std().item() == pytest.approx(1.0, rel=0.05)
     assert not model.lm_head.weight.any()
 
 
 @pytest.mark.parametrize("dim", [16, 64])
-def test_a_factorised_table_starts_with_small_logits(dim):
+def test_a_factorized_embedding_starts_with_small_logits(dim):
     torch.manual_seed(0)
     model = GPT(small(dim=dim, embed_dim=8, softcap=None, vocab=300))
     ids = torch.arange(12).unsqueeze(0)
@@ -153,7 +153,7 @@ def test_a_factorised_table_starts_with_small_logits(dim):
     assert own.abs().max() < 2.5 * 3
 
 
-def test_names_and_shapes_are_the_agreed_ones():
+def test_tensor_names_and_shapes_are_fixed():
     state = GPT(small(layers=2, bridge=True, tie=False)).state_dict()
     assert {n: tuple(t.shape) for n, t in state.items() if not n.startswith("blocks.1")} == {
         "tok_emb.weight": (23, 16), "lm_head.weight": (23, 16), "skip_weights": (1, 16), "bridge.weight": (16, 16),
@@ -169,7 +169,7 @@ def test_names_and_shapes_are_the_agreed_ones():
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie": False}, {"bridge": True}, {"embed_dim": 6}, {"softcap": None}])
-def test_export_goes_round(changes):
+def test_export_round_trips(changes):
     model = scrambled(small(**changes)).float()
     config, tensors = model.export()
     assert config["model_type"] == "tiebeam_golf"
@@ -229,16 +229,16 @@ def test_loss_options_reach_the_loss():
     torch.testing.assert_close(each.mean(), model(ids, targets))
 
 
-def test_wrong_inputs_and_configs_say_so():
+def test_wrong_inputs_and_configs_are_refused():
     model = GPT(small())
-    with pytest.raises(BadRequest, match="13 tokens are more than the context of 12"):
+    with pytest.raises(BadRequest, match="13 tokens exceed the context of 12"):
         model(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(BadRequest, match=r"\[batch, time\]"):
         model(torch.zeros(3, dtype=torch.long))
     for changes, message in (
-        ({"arch": "gpt2"}, "'gpt2'"), ({"heads": 3}, "3 heads"), ({"kv_heads": 3}, "3 kv heads"), ({"tie": 1.5}, "1.5"),
-        ({"embed_dim": 4, "bridge": True}, "leave bridge off"), ({"layers": 0}, "layers is 0"),
-        ({"softcap": 0.0}, "softcap"), ({"head_dim": 3}, "even"), ({"embed_dim": 0}, "embed_dim is 0"),
+        ({"arch": "gpt2"}, "'gpt2'"), ({"heads": 3}, "heads=3"), ({"kv_heads": 3}, "kv_heads=3"), ({"tie": 1.5}, "1.5"),
+        ({"embed_dim": 4, "bridge": True}, "drop bridge"), ({"layers": 0}, "layers must be at least 1, not 0"),
+        ({"softcap": 0.0}, "softcap"), ({"head_dim": 3}, "even"), ({"embed_dim": 0}, "embed_dim=0"),
     ):  # fmt: skip
         with pytest.raises(BadRequest, match=message):
             small(**changes)
@@ -248,7 +248,7 @@ def test_wrong_inputs_and_configs_say_so():
         GPTConfig.from_hf({"model_type": "qwen3"})
 
 
-def test_meta_then_to_empty_then_reset_trains():
+def test_a_model_from_the_meta_device_trains_after_reset():
     with torch.device("meta"):
         model = GPT(small())
     model.to_empty(device="cpu")
@@ -280,7 +280,7 @@ def test_a_compiled_model_has_the_same_loss_and_gradient():
         torch.testing.assert_close(parameter.grad, exact[name], msg=name)
 
 
-def test_fsdp_has_the_plain_gradient_and_keeps_the_tie():
+def test_fsdp_matches_the_plain_gradient_and_keeps_the_tie():
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 

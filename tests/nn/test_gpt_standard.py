@@ -1,4 +1,4 @@
-"""The standard architecture is Qwen3 to the real transformers, through files on disk."""
+"""The standard architecture is Qwen3 for the real transformers, through files on disk."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_the_numpy_decoder_has_the_same_logits(tie, tmp_path):
         torch.testing.assert_close(model(ids[None])[0], torch.from_numpy(theirs), rtol=2e-4, atol=2e-4)
 
 
-def test_gradients_are_those_of_transformers(tmp_path):
+def test_gradients_match_transformers(tmp_path):
     model = scrambled(small())
     theirs = load(save(model, tmp_path))
     ids = torch.randint(61, (2, 20))
@@ -86,7 +86,7 @@ def test_gradients_are_those_of_transformers(tmp_path):
         torch.testing.assert_close(parameter.grad, named[name].grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_names_are_those_that_transformers_saves(tmp_path):
+def test_tensor_names_match_what_transformers_saves(tmp_path):
     model = GPT(small(tie=False))
     config, tensors = model.export()
     theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
@@ -124,11 +124,11 @@ def test_what_qwen3_lacks_is_refused_and_folds_on_request(changes, tmp_path):
 
 
 def test_a_softcap_is_refused():
-    with pytest.raises(BadRequest, match="no word for softcap"):
+    with pytest.raises(BadRequest, match=r"softcap=.* is not supported by Qwen3"):
         GPT(small(softcap=15.0)).export(fold=True)
 
 
-def test_untied_on_the_way_exports_untied(tmp_path):
+def test_a_model_untied_during_training_exports_untied(tmp_path):
     model = scrambled(small(tie=0.6))
     head = model.untie()
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_untied_on_the_way_exports_untied(tmp_path):
         torch.testing.assert_close(model(ids), theirs(ids).logits, rtol=2e-4, atol=2e-4)
 
 
-def test_first_loss_is_that_of_a_uniform_guess():
+def test_the_initial_loss_is_that_of_a_uniform_guess():
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab=1024, dim=256, layers=2, heads=4))
     ids = torch.randint(1024, (2, 64))

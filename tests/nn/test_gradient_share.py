@@ -21,7 +21,7 @@ def two_leaves(table, trunk, batches):
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("rows_at_a_time", [4, 16384])
-def test_norms_and_cosine_are_those_of_two_leaf_copies(micro_batches, rows_at_a_time, monkeypatch):
+def test_norms_and_cosine_match_two_separate_parameters(micro_batches, rows_at_a_time, monkeypatch):
     monkeypatch.setattr(gradient_share, "_ROWS", rows_at_a_time)
     torch.manual_seed(0)
     table, trunk = TiedEmbedding(V, D, init_std=0.7, dtype=torch.float64), nn.Linear(D, D, dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_norms_and_cosine_are_those_of_two_leaf_copies(micro_batches, rows_at_a_
     assert set(found.to_dict()) == {"lookup_norm", "head_norm", "cosine", "head_share"}
 
 
-def test_the_road_of_the_heads_gradient_does_not_matter():
+def test_the_split_does_not_depend_on_how_the_head_gradient_arrives():
     torch.manual_seed(1)
     table, trunk = TiedEmbedding(V, D, init_std=0.7, dtype=torch.float64), nn.Linear(D, D, dtype=torch.float64)
     ids, targets = torch.randint(V, (6,)), torch.randint(V, (6,))
@@ -49,7 +49,7 @@ def test_the_road_of_the_heads_gradient_does_not_matter():
     assert watch.result.head_norm == pytest.approx(head.norm().item(), rel=1e-10)
 
 
-def test_watching_does_not_change_the_gradient():
+def test_measuring_does_not_change_the_gradient():
     torch.manual_seed(2)
     table = TiedEmbedding(V, D, input_grad_scale=0.5)
     ids, targets = torch.randint(V, (6,)), torch.randint(V, (6,))
@@ -61,7 +61,7 @@ def test_watching_does_not_change_the_gradient():
     assert watch.result.lookup_norm > 0
 
 
-def test_a_detached_trunk_has_no_lookup_part():
+def test_detached_hidden_states_have_no_lookup_part():
     table = TiedEmbedding(V, D)
     ids = torch.randint(V, (6,))
     with gradient_provenance(table) as watch:
@@ -71,7 +71,7 @@ def test_a_detached_trunk_has_no_lookup_part():
     assert watch.result.cosine == 0
 
 
-def test_misuse_says_what_to_do():
+def test_misuse_is_refused_with_a_fix():
     table = TiedEmbedding(V, D)
     ids = torch.randint(V, (6,))
     with pytest.raises(BadRequest, match="no backward pass"), gradient_provenance(table):

@@ -1,12 +1,12 @@
-"""A vocabulary shared out over 2 and 4 processes against one process: losses, gradients, weights after steps."""
+"""A vocabulary sharded over 2 and 4 ranks against a single rank: losses, gradients, weights after steps."""
 
 import pytest
 import torch
 
 from helpers.sharded_cases import CASES, launch, tolerance
 from tiebeam.errors import BadRequest
-from tiebeam.nn import GPT, GPTConfig, ShardedEmbedding, TiedEmbedding, shard_vocabulary, whole_model
-from tiebeam.nn.vocab_ranks import Ranks
+from tiebeam.nn import GPT, GPTConfig, ShardedEmbedding, TiedEmbedding, gather_model, shard_vocabulary
+from tiebeam.nn.collectives import RankGroup
 
 pytestmark = pytest.mark.xdist_group("sharded")
 
@@ -17,18 +17,18 @@ def deviations(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_agree_with_one_process(case, deviations):
+def test_ranks_agree_with_a_single_rank(case, deviations):
     assert all(value <= tolerance(case) for value in deviations[case].values()), deviations[case]
 
 
 @pytest.mark.parametrize(("rows", "size"), [(10, 4), (9, 4), (1, 3), (50257, 8), (8, 8)])
-def test_blocks_cover_the_rows_as_torch_chunk_deals_them(rows, size):
-    blocks = [Ranks(rank, size, None).block(rows) for rank in range(size)]
+def test_shards_split_rows_like_torch_chunk(rows, size):
+    blocks = [RankGroup(rank, size, None).shard(rows) for rank in range(size)]
     dealt = [part.tolist() for part in torch.arange(rows).chunk(size)]
     assert [list(range(block.start, block.stop)) for block in blocks] == dealt + [[]] * (size - len(dealt))
 
 
-def test_one_process_is_a_group_of_one():
+def test_a_single_process_is_a_group_of_one():
     torch.manual_seed(0)
     config = GPTConfig(vocab=20, dim=8, layers=1, heads=2, context=8)
     whole = GPT(config).double()
@@ -39,12 +39,12 @@ def test_one_process_is_a_group_of_one():
         side(ids, targets).backward()
     assert isinstance(model.table, ShardedEmbedding)
     torch.testing.assert_close(model.table.weight.grad, whole.table.weight.grad, rtol=0, atol=1e-12)
-    assert torch.equal(whole_model(model).table.weight, whole.table.weight)
+    assert torch.equal(gather_model(model).table.weight, whole.table.weight)
 
 
-def test_a_model_that_is_whole_is_not_gathered():
+def test_gathering_an_unsharded_model_is_refused():
     with pytest.raises(BadRequest, match="not sharded"):
-        whole_model(GPT(GPTConfig(vocab=20, dim=8, layers=1, heads=2)))
+        gather_model(GPT(GPTConfig(vocab=20, dim=8, layers=1, heads=2)))
 
 
 def test_the_tied_block_gets_its_gradient_in_one_buffer():

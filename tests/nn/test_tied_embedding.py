@@ -1,4 +1,4 @@
-"""TiedEmbedding: one parameter, one gradient buffer, and a tie that survives what people do to modules."""
+"""TiedEmbedding: one parameter, one gradient buffer, and a tie that survives common module operations."""
 
 import copy
 import gc
@@ -39,7 +39,7 @@ def our_step(table, trunk, ids, targets, **options):
     return table.loss(torch.tanh(trunk(table.embed(ids))), targets, **options)
 
 
-def test_step_gradient_is_the_plain_one(parts, batch):
+def test_the_step_gradient_matches_plain_torch(parts, batch):
     table, trunk, W, plain_trunk = parts
     our_step(table, trunk, *batch, chunk=4).backward()
     plain_step(W, plain_trunk, *batch).backward()
@@ -55,7 +55,7 @@ def test_logits_share_the_buffer_too(parts, batch):
     torch.testing.assert_close(table.weight.grad, W.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_one_buffer_of_the_tables_size_is_held():
+def test_only_one_table_sized_buffer_is_allocated():
     vocab, dim, chunk = 20_000, 64, 16
     table, trunk = TiedEmbedding(vocab, dim), nn.Linear(dim, dim)
     ids, targets = torch.randint(vocab, (2, 64)), torch.randint(vocab, (2, 64))
@@ -85,7 +85,7 @@ def test_the_buffer_becomes_the_gradient_without_a_copy(parts, batch):
     assert seen == [table.weight.grad.data_ptr()]
 
 
-def test_detached_trunk(parts, batch):
+def test_detached_hidden_states(parts, batch):
     table, _, W, _ = parts
     ids, targets = batch
     table.loss(table.embed(ids).detach(), targets).backward()
@@ -130,7 +130,7 @@ def test_two_lookups_then_two_losses_each_with_its_own_backward(parts, batch):
     torch.testing.assert_close(table.weight.grad, W.grad)
 
 
-def test_the_lookup_of_an_earlier_step_does_no_harm(parts, batch):
+def test_a_lookup_of_an_earlier_step_is_ignored(parts, batch):
     table, _, W, _ = parts
     ids, targets = batch
     table.embed(ids)  # never used
@@ -196,7 +196,7 @@ def test_activation_checkpointing_around_the_lookup(parts, batch, reentrant):
     torch.testing.assert_close(table.weight.grad, W.grad)
 
 
-def test_gradients_of_gradients_through_lookup_and_logits(batch):
+def test_second_derivatives_through_lookup_and_logits(batch):
     torch.manual_seed(0)
     table = TiedEmbedding(V, D, init_std=0.5, dtype=torch.float64)
     W = table.weight.detach().clone().requires_grad_()
@@ -225,7 +225,7 @@ def test_torch_func_works_on_logits(parts, batch):
     torch.testing.assert_close(got, exact)
 
 
-def test_ids_changed_in_place_before_backward_are_noticed(parts, batch):
+def test_ids_changed_in_place_before_backward_raise(parts, batch):
     table, trunk, *_ = parts
     ids, targets = batch[0].clone(), batch[1]
     loss = our_step(table, trunk, ids, targets)
@@ -267,7 +267,7 @@ def test_softcap_acts_in_logits_and_loss(batch):
 
 
 @pytest.mark.parametrize("dim", [16, 64, 128, 512, 4096])
-def test_a_tokens_own_first_logit_is_small(dim):
+def test_a_tokens_own_initial_logit_is_small(dim):
     assert dim * tied_init_std(dim) <= 2.5
     assert tied_init_std(dim) <= 0.02
     torch.manual_seed(0)
@@ -275,14 +275,14 @@ def test_a_tokens_own_first_logit_is_small(dim):
     assert table.weight.std().item() == pytest.approx(tied_init_std(dim), rel=0.05)
 
 
-def test_the_table_is_drawn_once():
+def test_the_table_is_initialized_once():
     torch.manual_seed(5)
     table = TiedEmbedding(V, D, init_std=0.1)
     torch.manual_seed(5)
     torch.testing.assert_close(table.weight.detach(), torch.empty(V, D).normal_(std=0.1), rtol=0, atol=0)
 
 
-def test_state_dict_holds_one_tensor_and_goes_round():
+def test_the_state_dict_has_one_tensor_and_round_trips():
     table = TiedEmbedding(V, D)
     assert list(table.state_dict()) == ["weight"]
     for assign in (False, True):
@@ -329,7 +329,7 @@ def test_to_another_dtype_keeps_one_parameter(batch):
     assert table.weight.grad.dtype == torch.float64
 
 
-def test_meta_then_to_empty_then_reset():
+def test_a_table_from_the_meta_device_after_reset():
     with torch.device("meta"):
         table = TiedEmbedding(V, D, bridge=True)
     assert table.weight.is_meta
@@ -383,7 +383,7 @@ def test_ddp_reduces_the_table_once(parts, batch):
     torch.testing.assert_close(table.weight.grad, W.grad)
 
 
-def test_a_compiled_step_has_the_plain_gradient(parts, batch):
+def test_a_compiled_step_matches_the_plain_gradient(parts, batch):
     table, trunk, W, plain_trunk = parts
     torch.compile(lambda ids, targets: our_step(table, trunk, ids, targets), backend="aot_eager")(*batch).backward()
     plain_step(W, plain_trunk, *batch).backward()
@@ -391,7 +391,7 @@ def test_a_compiled_step_has_the_plain_gradient(parts, batch):
 
 
 @pytest.mark.parametrize("own_group", [False, True])
-def test_untie_carries_the_moments_and_moves_on_as_if_tied(batch, own_group):
+def test_untie_copies_the_optimizer_state_and_steps_as_if_tied(batch, own_group):
     torch.manual_seed(6)
     table = TiedEmbedding(V, D, init_std=0.5)
     reference = copy.deepcopy(table)
@@ -418,7 +418,7 @@ def test_untie_carries_the_moments_and_moves_on_as_if_tied(batch, own_group):
     assert sorted(table.state_dict()) == ["head", "weight"]
 
 
-def test_untie_refuses_a_second_time_and_a_strangers_optimizer():
+def test_untie_refuses_a_second_call_and_a_foreign_optimizer():
     table = TiedEmbedding(V, D)
     with pytest.raises(BadRequest, match="does not hold the parameter"):
         table.untie(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))

@@ -1,4 +1,4 @@
-"""The packed artifact: what comes back is what went in, to the precision that was asked for; damage is refused."""
+"""The packed artifact round-trips to the requested precision, and refuses damaged files."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.artifact import MAGIC, pack, quantise, unpack
+from tiebeam.train.artifact import MAGIC, pack, quantize, unpack
 
 TABLES = frozenset({"table.weight"})
 
@@ -33,7 +33,7 @@ def write(tmp_path, raw):
 
 
 @pytest.mark.parametrize(("precision", "steps"), [("int8", 127), ("int7", 63), ("int6", 31)])
-def test_a_row_is_off_by_at_most_half_a_step_of_its_scale(tmp_path, precision, steps):
+def test_quantization_error_is_at_most_half_a_step(tmp_path, precision, steps):
     before = tensors()
     after = unpack(write(tmp_path, pack(before, {}, TABLES, precision, precision))).tensors
     for name in ("big.weight", "table.weight"):
@@ -41,7 +41,7 @@ def test_a_row_is_off_by_at_most_half_a_step_of_its_scale(tmp_path, precision, s
         assert np.all(np.abs(after[name] - before[name]) <= 0.51 * step + 1e-3 * np.abs(before[name]))
 
 
-def test_small_and_control_tensors_keep_their_precision(tmp_path):
+def test_small_matrices_and_vectors_keep_their_precision(tmp_path):
     before = tensors()
     after = unpack(write(tmp_path, pack(before, {}, TABLES))).tensors
     np.testing.assert_array_equal(after["gain"], before["gain"])
@@ -49,7 +49,7 @@ def test_small_and_control_tensors_keep_their_precision(tmp_path):
     np.testing.assert_allclose(after["small.weight"], before["small.weight"], rtol=1e-3, atol=1e-6)
 
 
-def test_the_table_has_its_own_precision(tmp_path):
+def test_the_embedding_has_its_own_precision(tmp_path):
     before = tensors()
     fine = unpack(write(tmp_path, pack(before, {}, TABLES, "int6", "fp16"))).tensors["table.weight"]
     rough = unpack(write(tmp_path, pack(before, {}, TABLES, "int6", "int6"))).tensors["table.weight"]
@@ -62,15 +62,15 @@ def test_fewer_bits_make_a_smaller_file():
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_files_come_back_as_they_were(tmp_path):
+def test_files_round_trip(tmp_path):
     files = {"config.json": '{"a": "ü"}', "tokenizer.json": "{}"}
     assert unpack(write(tmp_path, pack(tensors(), files, TABLES))).files == files
 
 
 @settings(max_examples=60, deadline=None)
 @given(arrays(np.float32, (5, 17), elements=st.floats(-1e4, 1e4, width=32)))
-def test_quantising_never_makes_a_number_that_is_not_one(matrix):
-    codes, scale = quantise(matrix, 127)
+def test_quantization_never_produces_nan_or_infinity(matrix):
+    codes, scale = quantize(matrix, 127)
     back = codes.astype(np.float32) * scale.astype(np.float32)[:, None]
     assert np.isfinite(back).all()
     assert np.abs(back - matrix).max() <= np.abs(matrix).max() * 0.02 + 2.0**-14
@@ -82,7 +82,7 @@ def test_a_model_that_diverged_is_not_packed():
         pack(broken, {}, TABLES)
 
 
-def test_an_unknown_precision_is_answered_with_the_known_ones():
+def test_an_unknown_precision_is_refused_with_the_known_ones():
     with pytest.raises(BadRequest, match="int6"):
         pack(tensors(), {}, TABLES, "int5")
 
@@ -98,12 +98,12 @@ def test_an_unknown_precision_is_answered_with_the_known_ones():
         MAGIC + struct.pack("<Q", 4) + b"\xff\xfe\xfd\xfc",
     ],
 )
-def test_garbage_is_refused_with_a_sentence(tmp_path, raw):
+def test_garbage_is_refused(tmp_path, raw):
     with pytest.raises(UnreadableInput):
         unpack(write(tmp_path, raw))
 
 
-def test_a_flipped_byte_ends_in_a_result_or_a_sentence(tmp_path):
+def test_flipped_bytes_give_a_result_or_unreadable_input(tmp_path):
     raw = bytearray(pack(tensors(), {"config.json": "{}"}, TABLES))
     random = np.random.default_rng(0)
     for _ in range(300):
@@ -114,10 +114,10 @@ def test_a_flipped_byte_ends_in_a_result_or_a_sentence(tmp_path):
             unpack(write(tmp_path, bytes(damaged[: random.integers(len(raw) // 2, len(raw) + 1)])))
 
 
-def test_a_body_that_inflates_beyond_its_promise_is_refused(tmp_path):
+def test_a_body_larger_than_declared_is_refused(tmp_path):
     import zlib
 
     bomb = zlib.compress(bytes(50_000_000), 9)
     header = json.dumps({"tensors": [], "files": {}, "compression": "zlib", "size": 10}).encode()
-    with pytest.raises(UnreadableInput, match="promised"):
+    with pytest.raises(UnreadableInput, match="declares 10"):
         unpack(write(tmp_path, MAGIC + struct.pack("<Q", len(header)) + header + bomb))

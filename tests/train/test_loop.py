@@ -1,4 +1,4 @@
-"""Runs: deterministic, resumable, interruptible, and ordinary checkpoints at the end."""
+"""Runs are deterministic, resumable and interruptible, and end as ordinary checkpoints."""
 
 import json
 
@@ -9,9 +9,9 @@ import tiebeam
 from helpers.small_corpus import small_corpus
 from tiebeam import Tie
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train import Rates, RunDirectory, Settings, evaluate, train
-from tiebeam.train.loop import Diverged
-from tiebeam.train.pack_run import open_run, restore, ship
+from tiebeam.train import LearningRates, RunDirectory, Settings, evaluate, train
+from tiebeam.train.pack_run import open_run, pack_run, unpack_run
+from tiebeam.train.result import Diverged
 
 TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
 
@@ -31,7 +31,7 @@ def losses(where):
 
 @pytest.mark.parametrize("arch", ["standard", "golf"])
 @pytest.mark.parametrize("tie", [True, False, 0.5])
-def test_a_run_is_a_checkpoint_that_says_what_it_is(corpus, tmp_path, arch, tie):
+def test_a_run_is_a_checkpoint_with_the_declared_tie(corpus, tmp_path, arch, tie):
     result = train(settings(arch=arch, tie=tie), corpus, tmp_path / "run")
     assert result.finished
     assert result.tied is (tie is True)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_losses(corpus, tmp_path):
 
 @pytest.mark.parametrize("tie", [True, False, 0.3, 0.7])
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_an_interrupted_run_goes_on_to_the_same_losses(corpus, tmp_path, tie, optimizer):
+def test_an_interrupted_run_resumes_to_the_same_losses(corpus, tmp_path, tie, optimizer):
     train(settings(tie=tie, optimizer=optimizer), corpus, tmp_path / "whole")
     steps = iter(range(1, 100))
     first = train(
@@ -69,17 +69,20 @@ def test_an_interrupted_run_goes_on_to_the_same_losses(corpus, tmp_path, tie, op
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
-def test_gradient_accumulation_is_the_larger_batch(corpus, tmp_path):
+def test_gradient_accumulation_equals_a_larger_batch(corpus, tmp_path):
     train(settings(accumulate=1, steps=1), corpus, tmp_path / "one")
     train(settings(accumulate=4, steps=1), corpus, tmp_path / "four")
     assert losses(tmp_path / "one")[0] == pytest.approx(losses(tmp_path / "four")[0], rel=1e-5)
 
 
-def test_a_tied_run_reports_the_share_of_the_head(corpus, tmp_path):
+def test_a_tied_run_logs_the_head_share_of_the_gradient(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
-    shares = [r["head_share"] for r in RunDirectory.open(tmp_path / "run").metrics() if "head_share" in r]
-    assert shares
-    assert all(0 <= share <= 1 for share in shares)
+    records = [r for r in RunDirectory.open(tmp_path / "run").metrics() if "loss" in r]
+    assert len(records) == 12
+    for record in records:
+        assert record["lookup_norm"] > 0
+        expected = record["head_norm"] / (record["head_norm"] + record["lookup_norm"])
+        assert record["head_share"] == pytest.approx(expected)
 
 
 def test_validation_counts_every_target_and_every_byte(corpus, tmp_path):
@@ -90,55 +93,55 @@ def test_validation_counts_every_target_and_every_byte(corpus, tmp_path):
     assert found.bpb == pytest.approx(found.nats / torch.tensor(2.0).log().item() * found.tokens / corpus.bytes_val)
 
 
-def test_a_loss_that_is_not_a_number_stops_with_what_to_change(corpus, tmp_path):
-    wild = Rates(matrices=1e30, table=1e30, scalars=1e30)
-    with pytest.raises(Diverged, match="--rate-scale"):
+def test_a_nan_loss_stops_the_run_with_a_fix(corpus, tmp_path):
+    wild = LearningRates(matrices=1e30, table=1e30, scalars=1e30)
+    with pytest.raises(Diverged, match=r"LearningRates\.scaled\(0\.5\).*warmup_steps=50"):
         train(settings(rates=wild, steps=40), corpus, tmp_path / "run")
 
 
 def test_an_existing_run_is_not_overwritten(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
-    with pytest.raises(BadRequest, match="--resume"):
+    with pytest.raises(BadRequest, match="resume=True"):
         train(settings(), corpus, tmp_path / "run")
     train(settings(), corpus, tmp_path / "run", force=True)
 
 
-def test_a_directory_with_something_else_is_not_touched(corpus, tmp_path):
+def test_a_directory_with_other_files_is_not_touched(corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    with pytest.raises(BadRequest, match="holds something"):
+    with pytest.raises(BadRequest, match="not empty"):
         train(settings(), corpus, tmp_path / "run")
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
 
 
-def test_a_finished_run_has_nothing_to_resume_but_can_be_made_longer(corpus, tmp_path):
+def test_a_finished_run_can_be_resumed_only_with_more_steps(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
     with pytest.raises(BadRequest, match="finished"):
         train(settings(), corpus, tmp_path / "run", resume=True)
     assert train(settings().longer(20, None), corpus, tmp_path / "run", resume=True).steps == 20
 
 
-def test_what_is_no_run_is_refused(corpus, tmp_path):
+def test_resuming_a_missing_run_is_refused(corpus, tmp_path):
     with pytest.raises(UnreadableInput, match=r"run\.json"):
         train(settings(), corpus, tmp_path / "nothing", resume=True)
 
 
-def test_the_settings_survive_the_run_file(corpus, tmp_path):
+def test_settings_round_trip_through_run_json(corpus, tmp_path):
     train(settings(tie=0.5), corpus, tmp_path / "run")
     saved = RunDirectory.open(tmp_path / "run").read_run()
     assert Settings.from_dict(saved["settings"]).to_dict() == settings(tie=0.5).to_dict()
 
 
-def test_each_architecture_has_its_own_rate_for_a_tied_table():
-    assert settings(arch="standard").heights.table > settings(arch="golf", softcap=15.0).heights.table
-    assert settings(rates=Rates(table=0.01)).heights.table == 0.01
-    assert Settings.from_dict(settings().to_dict()).heights == settings().heights
+def test_each_architecture_has_its_own_tied_learning_rate():
+    assert settings(arch="standard").learning_rates.table > settings(arch="golf", softcap=15.0).learning_rates.table
+    assert settings(rates=LearningRates(table=0.01)).learning_rates.table == 0.01
+    assert Settings.from_dict(settings().to_dict()).learning_rates == settings().learning_rates
 
 
-def test_a_length_must_be_given_once():
-    with pytest.raises(BadRequest, match="--steps"):
+def test_the_length_must_be_given_once():
+    with pytest.raises(BadRequest, match="`steps` or `minutes`"):
         Settings(**TINY)
-    with pytest.raises(BadRequest, match="--steps"):
+    with pytest.raises(BadRequest, match="`steps` or `minutes`"):
         Settings(**TINY, steps=3, minutes=1)
 
 
@@ -170,18 +173,18 @@ def test_the_decoder_runs_a_golf_run(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["standard", "golf"])
-def test_packing_and_unpacking_gives_a_checkpoint_back(corpus, tmp_path, arch):
+def test_packing_and_unpacking_restores_a_checkpoint(corpus, tmp_path, arch):
     train(settings(arch=arch), corpus, tmp_path / "run")
-    shipped = ship(tmp_path / "run", tmp_path / "run.tbp", limit=16_000_000)
-    assert shipped.fits
-    assert abs(shipped.lost) < 0.01
-    assert restore(tmp_path / "run.tbp", tmp_path / "back") > 10
+    packed = pack_run(tmp_path / "run", tmp_path / "run.tbp", limit=16_000_000)
+    assert packed.fits
+    assert abs(packed.lost) < 0.01
+    assert unpack_run(tmp_path / "run.tbp", tmp_path / "back") > 10
     assert tiebeam.inspect(tmp_path / "back").tie is Tie.SHARED
     with pytest.raises(BadRequest, match="--force"):
-        restore(tmp_path / "run.tbp", tmp_path / "back")
+        unpack_run(tmp_path / "run.tbp", tmp_path / "back")
 
 
-def test_metrics_are_one_json_object_a_line(corpus, tmp_path):
+def test_metrics_are_one_json_object_per_line(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert {"step", "seconds", "done"} <= json.loads(line).keys()

@@ -1,4 +1,4 @@
-"""Muon against its slow, obvious twin and against torch's own."""
+"""Muon against a plain reference implementation and against torch's Muon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tiebeam.train.muon import COEFFICIENTS, Muon, fast_dtype, orthogonalise
+from tiebeam.train.muon import COEFFICIENTS, Muon, fast_dtype, orthogonalize
 
 
 def slow_step(weights, buffers, gradients, lr, momentum, nesterov, decay, steps) -> None:
@@ -32,7 +32,7 @@ def slow_step(weights, buffers, gradients, lr, momentum, nesterov, decay, steps)
     st.sampled_from([0.0, 0.85, 0.95]),
     st.integers(0, 2**31),
 )
-def test_steps_equal_the_written_method_in_float64(shapes, nesterov, decay, momentum, seed) -> None:
+def test_steps_match_the_definition_in_float64(shapes, nesterov, decay, momentum, seed) -> None:
     generator = torch.Generator().manual_seed(seed)
     shapes = [*shapes, shapes[0], shapes[0][::-1]]  # a twin and a transpose, which go through as one stack
     weights = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -49,7 +49,7 @@ def test_steps_equal_the_written_method_in_float64(shapes, nesterov, decay, mome
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-9, atol=1e-9)
 
 
-def test_steps_are_those_of_torchs_muon_in_its_own_arithmetic() -> None:
+def test_steps_match_torch_muon_in_bfloat16() -> None:
     torch.manual_seed(0)
     shapes = [(64, 64), (32, 64), (128, 64), (64, 128)] * 2
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
@@ -71,12 +71,12 @@ def test_steps_are_those_of_torchs_muon_in_its_own_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_update_is_nearly_orthogonal(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(3, 48, 96).to(dtype)).float())
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(3, 48, 96).to(dtype)).float())
     assert values.min() > 0.6
     assert values.max() < 1.3
 
 
-def test_a_zero_gradient_moves_nothing_and_a_missing_one_is_passed_over() -> None:
+def test_a_zero_gradient_changes_nothing_and_a_missing_one_is_skipped() -> None:
     still, absent = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(3, 5))
     still.grad = torch.zeros(3, 5)
     muon = Muon([still, absent], lr=1.0)
@@ -95,12 +95,12 @@ def test_the_scale_of_gradients_does_not_matter() -> None:
     torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-4)
 
 
-def test_only_matrices_are_taken() -> None:
-    with pytest.raises(AssertionError, match=r"Muon takes matrices, and this parameter is \[3\]"):
+def test_only_matrices_are_accepted() -> None:
+    with pytest.raises(AssertionError, match=r"Muon takes matrices, not a parameter of shape \[3\]"):
         Muon([nn.Parameter(torch.ones(3))])
 
 
-def test_the_arithmetic_is_kept_in_the_state() -> None:
+def test_the_dtype_is_part_of_the_state() -> None:
     other = torch.float64
     muon = Muon([nn.Parameter(torch.ones(2, 2))], dtype=other)
     again = Muon([nn.Parameter(torch.ones(2, 2))])
@@ -109,7 +109,7 @@ def test_the_arithmetic_is_kept_in_the_state() -> None:
     assert again.param_groups[0]["dtype"] == other
 
 
-def test_accelerators_take_bfloat16_and_a_cpu_what_it_has_instructions_for(monkeypatch) -> None:
+def test_fast_dtype_is_bfloat16_where_the_device_supports_it(monkeypatch) -> None:
     assert fast_dtype(torch.device("cuda")) == torch.bfloat16
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)

@@ -1,4 +1,4 @@
-"""Optimizers by role: who moves what, at which rate, and going on from a saved state."""
+"""Optimizers by role: which optimizer updates what, at which learning rate, and resuming from a saved state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn import GPT, GPTConfig
+from tiebeam.train.learning_rates import LearningRates
 from tiebeam.train.muon import Muon
-from tiebeam.train.optimizers import Optimizers, Rates, make_optimizers
+from tiebeam.train.optimizers import Optimizers, make_optimizers
 
 
 class Tiny(nn.Module):
@@ -58,9 +59,9 @@ def owners(optimizers: Optimizers) -> dict[int, tuple[str, str, float]]:
     }
 
 
-def test_each_role_has_its_optimizer_and_its_rate_when_tied() -> None:
+def test_each_role_has_its_optimizer_and_learning_rate_when_tied() -> None:
     model = Tiny()
-    held = owners(make_optimizers(model.roles(), Rates(matrices=0.1, table=0.2, scalars=0.3)))
+    held = owners(make_optimizers(model.roles(), LearningRates(matrices=0.1, table=0.2, scalars=0.3)))
     assert held == {
         id(model.table): ("Adam", "table", 0.2),
         id(model.matrix): ("Muon", "matrices", 0.1),
@@ -68,16 +69,16 @@ def test_each_role_has_its_optimizer_and_its_rate_when_tied() -> None:
     }
 
 
-def test_the_two_ends_have_rates_of_their_own_when_untied() -> None:
+def test_embedding_and_head_have_separate_learning_rates_when_untied() -> None:
     model = Tiny(tied=False)
-    held = owners(make_optimizers(model.roles(), Rates(embed=0.6, head=0.008)))
+    held = owners(make_optimizers(model.roles(), LearningRates(embed=0.6, head=0.008)))
     assert held[id(model.table)] == ("Adam", "table", 0.6)
     assert held[id(model.head)] == ("Adam", "head", 0.008)
 
 
-def test_the_control_is_one_adamw_at_one_rate_without_decay_on_scalars() -> None:
+def test_the_adamw_preset_has_one_learning_rate_and_no_decay_on_scalars() -> None:
     model = Tiny(tied=False)
-    (adamw,) = make_optimizers(model.roles(), Rates(single=0.01, weight_decay=0.2), preset="adamw")
+    (adamw,) = make_optimizers(model.roles(), LearningRates(single=0.01, weight_decay=0.2), preset="adamw")
     assert type(adamw) is torch.optim.AdamW
     assert {group["lr"] for group in adamw.param_groups} == {0.01}
     decays = {group["role"]: group["weight_decay"] for group in adamw.param_groups}
@@ -85,7 +86,7 @@ def test_the_control_is_one_adamw_at_one_rate_without_decay_on_scalars() -> None
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_table_never_reaches_muon(tied: bool) -> None:
+def test_the_embedding_never_reaches_muon(tied: bool) -> None:
     model = Tiny(tied)
     for part in make_optimizers(model.roles()):
         if isinstance(part, Muon):
@@ -96,14 +97,14 @@ def test_the_table_never_reaches_muon(tied: bool) -> None:
     "disguise", [lambda table: nn.Parameter(table.detach()), lambda table: nn.Parameter(table.detach().T)]
 )
 @pytest.mark.parametrize("end", ["table", "head"])
-def test_a_table_in_disguise_is_stopped_before_muon(end: str, disguise) -> None:
+def test_a_view_of_the_embedding_is_stopped_before_muon(end: str, disguise) -> None:
     roles = Tiny(tied=False).roles()
     roles["matrices"].append(disguise(roles[end][0]))
-    with pytest.raises(AssertionError, match=f"the {end} .* reached Muon; it belongs to Adam, at a rate of its own"):
+    with pytest.raises(AssertionError, match=f"the {end} .* reached Muon; do not optimize embeddings with Muon"):
         make_optimizers(roles)
 
 
-def test_a_parameter_in_two_roles_is_our_bug() -> None:
+def test_a_parameter_in_two_roles_fails_an_assertion() -> None:
     roles = Tiny().roles()
     roles["scalars"].append(roles["table"][0])
     with pytest.raises(AssertionError, match=r"\[11, 4\] is both table and scalars"):
@@ -112,7 +113,7 @@ def test_a_parameter_in_two_roles_is_our_bug() -> None:
 
 @pytest.mark.parametrize("preset", ["muon", "adamw"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_state_goes_on_to_the_same_numbers(preset, tied: bool) -> None:
+def test_a_saved_state_resumes_to_the_same_numbers(preset, tied: bool) -> None:
     torch.manual_seed(0)
     model = Tiny(tied)
     optimizers = make_optimizers(model.roles(), preset=preset)
@@ -125,19 +126,21 @@ def test_a_saved_state_goes_on_to_the_same_numbers(preset, tied: bool) -> None:
     saved = torch.load(file, weights_only=True)
     other = Tiny(tied)
     other.load_state_dict(saved["model"])
-    resumed = make_optimizers(other.roles(), Rates(matrices=9, table=9, head=9, embed=9, scalars=9, single=9), preset)
+    resumed = make_optimizers(
+        other.roles(), LearningRates(matrices=9, table=9, head=9, embed=9, scalars=9, single=9), preset
+    )
     for part, state in zip(resumed, saved["parts"], strict=True):
         part.load_state_dict(state)
     assert train(other, resumed, 5) == expected
 
 
-def test_setting_scales_every_rate_from_its_height_and_muons_momentum_alone() -> None:
+def test_set_scales_every_learning_rate_from_its_peak_and_sets_only_muons_momentum() -> None:
     optimizers = make_optimizers(Tiny(tied=False).roles())
     optimizers.set(0.5, momentum=0.9)
     optimizers.set(0.1, momentum=0.91)
-    heights = Rates()
+    heights = LearningRates()
     expected = {"table": heights.embed, "head": heights.head, "scalars": heights.scalars, "matrices": heights.matrices}
-    assert optimizers.rates() == pytest.approx({role: 0.1 * rate for role, rate in expected.items()})
+    assert optimizers.learning_rates() == pytest.approx({role: 0.1 * rate for role, rate in expected.items()})
     adam, muon = optimizers
     assert muon.param_groups[0]["momentum"] == 0.91
     assert all("momentum" not in group for group in adam.param_groups)
@@ -147,13 +150,13 @@ def test_setting_scales_every_rate_from_its_height_and_muons_momentum_alone() ->
 def test_a_model_learns(preset) -> None:
     torch.manual_seed(0)
     model = Tiny()
-    losses = train(model, make_optimizers(model.roles(), Rates(single=0.03), preset), 40)
+    losses = train(model, make_optimizers(model.roles(), LearningRates(single=0.03), preset), 40)
     assert losses[-1] < losses[0] - 0.3
 
 
 @pytest.mark.parametrize("arch", ["standard", "golf"])
 @pytest.mark.parametrize("tie", [True, False, 0.5])
-def test_every_parameter_of_a_gpt_is_moved_and_untying_carries_the_moments(arch, tie) -> None:
+def test_every_parameter_of_a_gpt_is_updated_and_untying_copies_the_moments(arch, tie) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab=31, dim=16, layers=2, heads=2, arch=arch, context=8, tie=tie))
     optimizers = make_optimizers(model.roles())
@@ -173,7 +176,7 @@ def test_every_parameter_of_a_gpt_is_moved_and_untying_carries_the_moments(arch,
     assert [name for name, start in before.items() if torch.equal(after[name], start)] == []
 
 
-def test_a_model_of_scalars_and_a_table_needs_no_muon() -> None:
+def test_a_model_without_matrices_needs_no_muon() -> None:
     roles = Tiny().roles() | {"matrices": []}
     assert [type(part).__name__ for part in make_optimizers(roles)] == ["Adam"]
 
@@ -181,11 +184,11 @@ def test_a_model_of_scalars_and_a_table_needs_no_muon() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"table": -1.0}, {"matrices": float("nan")}, {"betas": (0.9, 1.0)}, {"head": float("inf")}]
 )
-def test_rates_that_cannot_be_are_refused(wrong: dict) -> None:
+def test_invalid_learning_rates_are_refused(wrong: dict) -> None:
     with pytest.raises(BadRequest, match=next(iter(wrong))):
-        Rates(**wrong)
+        LearningRates(**wrong)
 
 
 def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(BadRequest, match="'sgd'; it is 'muon' or 'adamw'"):
+    with pytest.raises(BadRequest, match="'sgd'` is not supported; use 'muon' or 'adamw'"):
         make_optimizers(Tiny().roles(), preset="sgd")  # type: ignore[arg-type]

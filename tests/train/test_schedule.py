@@ -1,4 +1,4 @@
-"""The schedule: by steps or by the clock, the same shape."""
+"""The schedule has the same shape by steps and by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiebeam.errors import BadRequest
 from tiebeam.train.schedule import Budget, Schedule
 
 
-def test_rates_rise_stay_and_fall_to_almost_nothing() -> None:
+def test_the_multiplier_warms_up_stays_and_decays() -> None:
     budget, schedule = Budget(steps=1000), Schedule(warmup_steps=10, decay_from=0.5)
     rates = [schedule.multiplier(step, budget.progress(step, 0.0)) for step in range(1000)]
     assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
@@ -20,7 +20,7 @@ def test_rates_rise_stay_and_fall_to_almost_nothing() -> None:
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_a_clock_gives_the_shape_of_steps_of_that_length() -> None:
+def test_a_schedule_by_time_has_the_shape_of_one_by_steps() -> None:
     by_steps, by_clock, schedule = Budget(steps=200), Budget(seconds=100.0), Schedule()
     for step in range(200):
         at = by_steps.progress(step, 0.0)
@@ -28,7 +28,7 @@ def test_a_clock_gives_the_shape_of_steps_of_that_length() -> None:
         assert schedule.multiplier(step, at) == pytest.approx(schedule.multiplier(step, step * 0.5 / 100))
 
 
-def test_whichever_is_spent_first_ends_the_run() -> None:
+def test_whichever_budget_is_used_up_first_ends_the_run() -> None:
     budget = Budget(steps=100, seconds=60.0)
     assert budget.progress(50, 6.0) == 0.5
     assert budget.progress(5, 45.0) == 0.75
@@ -42,21 +42,23 @@ def test_momentum_warms_up_and_stays() -> None:
     assert schedule.momentum_at(500, 0.1) == pytest.approx(0.95)
 
 
-def test_warm_ups_end_early_in_a_run_of_few_steps() -> None:
+def test_warmups_end_early_in_a_short_run() -> None:
     schedule = Schedule(warmup_steps=15, momentum_steps=100)
     budget = Budget(steps=20)
     assert schedule.multiplier(2, budget.progress(2, 0.0)) == 1.0
     assert schedule.momentum_at(5, budget.progress(5, 0.0)) == pytest.approx(0.95)
 
 
-def test_a_floor_and_no_decay_at_all() -> None:
+def test_a_final_multiplier_and_no_decay() -> None:
     assert Schedule(final=0.1).multiplier(999, 1.0) == pytest.approx(0.1)
     assert Schedule(decay_from=1.0).multiplier(999, 1.0) == 1.0
     assert Schedule(warmup_steps=0, momentum_steps=0).multiplier(0, 0.0) == 1.0
 
 
 @given(st.integers(0, 500), st.floats(0, 1), st.integers(0, 30), st.floats(0, 1), st.floats(0, 1))
-def test_multipliers_are_fractions(step: int, progress: float, warmup: int, decay_from: float, final: float) -> None:
+def test_multipliers_are_between_0_and_1(
+    step: int, progress: float, warmup: int, decay_from: float, final: float
+) -> None:
     schedule = Schedule(warmup_steps=warmup, decay_from=decay_from, final=final)
     assert 0.0 <= schedule.multiplier(step, progress) <= 1.0
     assert 0.85 <= schedule.momentum_at(step, progress) <= 0.95 + 1e-12
@@ -65,16 +67,16 @@ def test_multipliers_are_fractions(step: int, progress: float, warmup: int, deca
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Budget(), "needs an end"),
-        (lambda: Budget(steps=0), "0 steps does nothing"),
-        (lambda: Budget(seconds=0.0), "0.0 seconds does nothing"),
-        (lambda: Budget(seconds=float("inf")), "inf seconds"),
-        (lambda: Schedule(decay_from=1.5), "begins at 1.5"),
-        (lambda: Schedule(final=-0.1), "fall to -0.1"),
-        (lambda: Schedule(momentum=(0.9, 1.0)), r"momentum goes \(0.9, 1.0\)"),
-        (lambda: Schedule(warmup_steps=-1), "-1 and 100 steps"),
+        (lambda: Budget(), "needs `steps` or `seconds`"),
+        (lambda: Budget(steps=0), "at least 1, not 0"),
+        (lambda: Budget(seconds=0.0), "above 0 and finite, not 0.0"),
+        (lambda: Budget(seconds=float("inf")), "not inf"),
+        (lambda: Schedule(decay_from=1.5), "decay_from=1.5"),
+        (lambda: Schedule(final=-0.1), "final=-0.1"),
+        (lambda: Schedule(momentum=(0.9, 1.0)), r"momentum=\(0.9, 1.0\)"),
+        (lambda: Schedule(warmup_steps=-1), "warmup_steps=-1"),
     ],
 )
-def test_what_cannot_be_is_refused(make, sentence: str) -> None:
+def test_invalid_schedules_are_refused(make, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
         make()

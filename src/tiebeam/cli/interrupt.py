@@ -1,4 +1,4 @@
-"""Ctrl-C as a question that long work asks between its steps."""
+"""Deferred SIGINT flag, polled between steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 class Interrupt:
     """True once Ctrl-C was pressed; a second Ctrl-C ends the program at once.
 
-    `launched` is for a process that torchrun started: it passes Ctrl-C on, so that one press arrives twice, ends its
-    processes with SIGTERM, and leaves them half a minute, after which it ends them for good.
+    `launched` is for a rank that torchrun started. torchrun forwards Ctrl-C, so that one press arrives twice, and ends
+    its ranks with SIGTERM, followed by SIGKILL after half a minute.
     """
 
     def __init__(self, launched: bool = False) -> None:
         self.pressed, self.launched = False, launched
-        with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
+        with suppress(ValueError):  # not in the main thread, where Python allows no signal handlers
             signal.signal(signal.SIGINT, self._press)
             if launched:
                 signal.signal(signal.SIGTERM, self._press)

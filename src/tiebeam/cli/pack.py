@@ -1,4 +1,4 @@
-"""`tiebeam pack`: the quantised, compressed artifact of a run, and what the rounding cost."""
+"""`tiebeam pack`: quantize and compress a run into one file, and measure what that costs."""
 
 from __future__ import annotations
 
@@ -19,47 +19,52 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
         raise BadRequest(f"--limit: {error}") from None
 
 
-@click.command(short_help="The quantised, compressed artifact of a run.")
+@click.command(short_help="Pack a run into one small file.")
 @click.argument("run", type=click.Path())
-@click.option("--out", metavar="FILE", help="The artifact (default: RUN.tbp beside the run).")
+@click.option("--out", metavar="FILE", help="The artifact to write (default: RUN.tbp beside the run).")
 @click.option(
-    "--limit", callback=_bytes, default="16MB", show_default=True, metavar="SIZE", help="Fail above this size."
+    "--limit",
+    callback=_bytes,
+    default="16MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Exit with 1 if the artifact is larger.",
 )
 @click.option("--dtype", type=click.Choice(["int8", "int7", "int6", "fp16"]), default="int8", show_default=True,
               help="Precision of the matrices.")  # fmt: skip
 @click.option("--embed-dtype", type=click.Choice(["fp16", "int8", "int7", "int6"]), default="fp16", show_default=True,
-              help="Precision of the vocabulary table: both ends feel its rounding.")  # fmt: skip
+              help="Precision of the embedding and the head.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str, force: bool, as_json: bool) -> None:
-    """Pack RUN into one small file, unpack it again, and measure what was lost on the run's own held-out text.
+    """Quantize and compress RUN into one file, and measure the loss before and after on its held-out text.
 
     \b
     tiebeam pack run --limit 16MB
     tiebeam pack run --dtype int6 --embed-dtype int8
-    tiebeam unpack run.tbp restored
+    tiebeam unpack run.tbp unpacked
     """
-    from tiebeam.train.pack_run import ship
+    from tiebeam.train.pack_run import pack_run
 
     target = Path(out) if out else Path(os.path.normpath(run)).with_suffix(".tbp")
     if target.exists() and not force:
-        raise BadRequest(f"{target} exists; replace it with --force, or name another with --out")
-    shipped = ship(run, target, weights=dtype, embed=embed_dtype, limit=limit)
+        raise BadRequest(f"{target} exists; pass --force to replace it, or another --out")
+    packed = pack_run(run, target, weights=dtype, embed=embed_dtype, limit=limit)
     if as_json:
-        render.emit_json(shipped.to_dict())
+        render.emit_json(packed.to_dict())
     else:
         console = render.console()
-        console.print(render.styled((str(target), "bold"), f" · {human_bytes(shipped.bytes)} of {human_bytes(limit)}"))
+        console.print(render.styled((str(target), "bold"), f" · {human_bytes(packed.bytes)} of {human_bytes(limit)}"))
         rows = [
-            ["before", f"{shipped.before.bpb:.4f} bits per byte", f"{shipped.params:,} parameters in fp32"],
-            ["after", f"{shipped.after.bpb:.4f} bits per byte", f"{dtype} matrices, {embed_dtype} table"],
-            ["lost", f"{shipped.lost:+.4f} bits per byte", ""],
+            ["before", f"{packed.before.bpb:.4f} bits per byte", f"{packed.params:,} parameters in fp32"],
+            ["after", f"{packed.after.bpb:.4f} bits per byte", f"{dtype} matrices, {embed_dtype} embedding"],
+            ["lost", f"{packed.lost:+.4f} bits per byte", ""],
         ]
         for line in render.columns(rows, "<<<"):
             console.print(line)
-    if not shipped.fits:
+    if not packed.fits:
         click.echo(
-            f"tiebeam: {target} has {shipped.bytes:,} bytes, over the limit of {limit:,}; try --dtype int6 or "
+            f"tiebeam: {target} has {packed.bytes:,} bytes, above the limit of {limit:,}; try --dtype int6 or "
             "--embed-dtype int8",
             err=True,
         )

@@ -1,4 +1,4 @@
-"""`tiebeam unpack`: a checkpoint back from a packed artifact."""
+"""`tiebeam unpack`: restore a checkpoint from a packed artifact."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import click
 from tiebeam.cli import render
 
 
-@click.command(short_help="A checkpoint back from an artifact.")
+@click.command(short_help="Restore a checkpoint from a packed artifact.")
 @click.argument("artifact", type=click.Path())
 @click.argument("target", type=click.Path())
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(artifact: str, target: str, force: bool, as_json: bool) -> None:
-    """Write the checkpoint that ARTIFACT holds to the directory TARGET.
+    """Write the checkpoint in ARTIFACT (from `tiebeam pack`) to the directory TARGET.
 
     \b
     tiebeam unpack run.tbp restored
     """
-    from tiebeam.train.pack_run import restore
+    from tiebeam.train.pack_run import unpack_run
 
-    tensors = restore(artifact, target, force=force)
+    tensors = unpack_run(artifact, target, force=force)
     if as_json:
         render.emit_json({"target": target, "tensors": tensors})
     else:
-        render.console().print(f"{target}: {tensors} tensors; look at it with: tiebeam inspect {target}")
+        render.console().print(f"{target}: {tensors} tensors\n  next: tiebeam inspect {target}")

@@ -19,7 +19,7 @@ from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_fre
 from tiebeam.compare.train_runs import MEMORY, Run, final_metrics
 from tiebeam.lens.lens_report import norms_by_frequency
 from tiebeam.train import Evaluation, RunDirectory, Settings
-from tiebeam.train.pack_run import ship
+from tiebeam.train.pack_run import pack_run
 from tiebeam.train.run_directory import MODEL
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ def _measurements(
     embed, head = vocabulary_matrices(model)
     initial = vocabulary_matrices(_initial_model(run.config.settings, corpus))
     before = Evaluation(final["val_loss"], final["val_bpb"], final["val_tokens"])
-    shipped = ship(run.path, run.path.with_suffix(".tbp"), before=before)
+    packed = pack_run(run.path, run.path.with_suffix(".tbp"), before=before)
     measured = {
-        "packed_bytes": shipped.bytes,
-        "packed_bpb": shipped.after.bpb,
+        "packed_bytes": packed.bytes,
+        "packed_bpb": packed.after.bpb,
         "bands": [band.to_dict() for band in loss_by_frequency(losses, targets, counts)],
         "drift": {"embed": drift(initial[0], embed), "head": drift(initial[1], head)},
         "spectrum": {"embed": _floats(spectrum(embed)), "head": _floats(spectrum(head))},

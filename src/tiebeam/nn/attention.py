@@ -1,4 +1,4 @@
-"""What both architectures' attention share: rotary positions and causal attention with grouped keys."""
+"""Rotary positions and causal attention with grouped keys, for both architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Rotary = tuple[Tensor, Tensor]  # cos and sin, [T, head_dim / 2] each
 
 
 def rotary(length: int, head_dim: int, theta: float, like: Tensor) -> Rotary:
-    """Made anew for each forward pass: it costs next to nothing, and a cache would not survive `to_empty`."""
+    """Computed in each forward pass: it is cheap, and a cache would not survive `to_empty`."""
     wide = torch.promote_types(like.dtype, torch.float32)
     step = torch.arange(0, head_dim, 2, dtype=wide, device=like.device) / head_dim
     angle = torch.outer(torch.arange(length, dtype=wide, device=like.device), theta**-step)
@@ -22,7 +22,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:  # [B, T, H * d] -> [B, H, T, 
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, H, T, d], [T, d / 2] x 2 -> [B, H, T, d]
-    """The first half of each head turns against the second, by +angle."""
+    """Rotate the first half of each head against the second, by +angle."""
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

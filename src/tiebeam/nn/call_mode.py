@@ -1,4 +1,4 @@
-"""Who is calling: torch.compile, a torch.func transform, or plain eager code."""
+"""Detect the caller: torch.compile, a torch.func transform, or eager code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def in_functorch() -> bool:
 
 
 def eager_only(function: Callable[P, R]) -> Callable[P, R]:
-    """A function at which torch.compile stops, to go on after it.
+    """Run a function eagerly under torch.compile: a graph break before and after it.
 
-    `torch.compiler.disable` as a decorator would do the same, and import the whole compiler with this package.
+    `torch.compiler.disable` as a decorator does the same, but imports the whole compiler with this package.
     """
 
     @wraps(function)

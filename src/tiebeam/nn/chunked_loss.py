@@ -1,13 +1,13 @@
-"""The arithmetic of the fused tied loss: losses and gradients in one walk over chunks of tokens, without autograd.
+"""The arithmetic of the fused tied loss: losses and gradients in one loop over chunks of tokens, without autograd.
 
-A chunk's logits live in one [chunk, V] buffer that is turned in place into the gradient of the logits, used for
-both products (dh = G W and dW += Gᵀ h) and then overwritten by the next chunk. The softmax is never divided by its
-sum: G is kept as `sum * (p - target)` and the sum goes into the per-row factors of the small [chunk, D] sides, so
-a pass over the wide buffer is saved. Rows are treated a few at a time so that the passes that remain stay in cache.
+The logits of a chunk live in one [chunk, V] buffer. It is turned in place into the gradient of the logits, used for
+both products (dh = G W and dW += Gᵀ h), and overwritten by the next chunk. The softmax is never divided by its sum: G
+is kept as `sum * (p - target)` and the sum goes into the per-row factors of the small [chunk, D] sides, which saves a
+pass over the wide buffer. Rows are processed a few at a time so that the remaining passes stay in cache.
 
-Two loops share that: `_direct`, where the table is already in the type that the products run in, and `_blocked`,
-where it is not (bf16 tables, autocast): it casts the table by blocks of vocabulary rows and accumulates in float32,
-so that no second [V, D] copy of the table ever exists.
+There are two loops: `_direct`, where the table already has the dtype of the products, and `_blocked`, where it does not
+(bf16 tables, autocast). `_blocked` casts the table by blocks of rows and accumulates in float32, so that no second
+[V, D] copy of the table exists.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CACHE_BYTES = 2 << 20  # of logits per thread treated together, to stay in that thread's cache
+_CACHE_BYTES = 2 << 20  # of logits per thread processed together, to stay in that thread's cache
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
-_LARGE_TABLE = 10**9  # bytes; from here on a chunk of logits is kept under a fraction of the table
+_LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a fraction of the table
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the loss makes of a row of logits: u = height * sigmoid(slope * z) + offset if capped, else u = z.
+    """How the loss transforms a row of logits: u = amplitude * sigmoid(slope * z) + offset if capped, else u = z.
 
-    Both kinds of softcap are this one, tanh being a stretched sigmoid, and the sigmoid is four times cheaper.
+    This covers both kinds of softcap: tanh is a scaled sigmoid, and the sigmoid is four times cheaper.
     """
 
-    height: float = 1.0
+    amplitude: float = 1.0
     slope: float = 1.0
     offset: float = 0.0
     capped: bool = False
@@ -43,22 +43,22 @@ class Shape:
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
     """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
 
-    Every chunk reads and writes the whole dW once, so small chunks cost time (a few percent at 512, a fifth at 128)
-    and large ones cost memory. For large tables a chunk of logits may take 0.15 of the table's own bytes.
+    Every chunk reads and writes the full dW once, so small chunks cost time (a few percent at 512, a fifth at 128)
+    and large ones cost memory. For large tables a chunk of logits may take 0.15 of the bytes of the table.
     """
     if vocab * dim * itemsize >= _LARGE_TABLE:
         most = max(256, min(1024, int(0.15 * dim)))
     else:
         most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
-    pieces = -(-tokens // most)
-    return -(-tokens // pieces) if pieces else most
+    chunks = -(-tokens // most)
+    return -(-tokens // chunks) if chunks else most
 
 
 def product_dtype(h: Tensor, W: Tensor) -> torch.dtype:
-    """The type that the three products run in: autocast's, else the wider of the two.
+    """The dtype of the three matrix products: autocast's, else the wider of the two inputs.
 
-    On a CPU without bf16 instructions a bf16 product is several times slower than the same in float32 and less
-    exact, so there the products run in float32 whatever was asked.
+    On a CPU without bf16 instructions a bf16 product is several times slower than float32 and less exact, so the
+    products run in float32 there.
     """
     dtype = torch.promote_types(h.dtype, W.dtype)
     device = h.device.type
@@ -78,10 +78,10 @@ def _cpu_has_bf16() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One call: what goes in, how, and the buffers for the gradients that are wanted.
+    """One call: inputs, options, and a buffer for each gradient that is needed.
 
     Every target is a row of W; a row of h that does not count has weight 0. The gradients are those of
-    sum(row_weight * loss). They are written, not added to.
+    sum(row_weight * loss). The buffers are overwritten.
     """
 
     h: Tensor  # [N, D]
@@ -97,35 +97,35 @@ class Work:
     dbias: Tensor | None = None
 
     @property
-    def learning(self) -> bool:
+    def with_gradients(self) -> bool:
         return self.dh is not None or self.dW is not None or self.dbias is not None
 
 
 def losses_and_gradients(work: Work) -> Tensor:  # -> [N]
-    """Each row's loss; the gradients go into the buffers that `work` brings."""
+    """The loss of each row; the gradients are written into the buffers of `work`."""
     if work.h.shape[0] == 0:
         for gradient in (work.dh, work.dW, work.dbias):
             if gradient is not None:
                 gradient.zero_()
         return work.row_weight.new_zeros(0)
-    with settled_types(work.h.device.type):
+    with no_autocast(work.h.device.type):
         return _direct(work) if _is_direct(work.W, work.products) else _blocked(work)
 
 
-def settled_types(device: str) -> AbstractContextManager[Any]:
-    """The types of the products are chosen; autocast would change them again."""
+def no_autocast(device: str) -> AbstractContextManager[Any]:
+    """Disable autocast, because the dtypes of the products are already chosen."""
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def row_blocks(W: Tensor, products: torch.dtype) -> list[slice]:
-    """The rows of W to multiply by at a time: all, or as many as may be cast at once."""
+    """The rows of W to multiply by at a time: all of them, or as many as may be cast at once."""
     if _is_direct(W, products):
         return [slice(0, W.shape[0])]
     return [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
 
 
 def rows_in_cache(z: Tensor) -> int:  # [C, V]
-    """How many rows of z to treat together."""
+    """How many rows of z to process together."""
     if z.device.type != "cpu":
         return max(1, z.shape[0])
     return torch.get_num_threads() * max(1, _CACHE_BYTES // max(1, z.shape[1] * z.element_size()))
@@ -150,7 +150,7 @@ def _direct(work: Work) -> Tensor:  # -> [N]
             torch.mm(part * shape.slope if shape.capped else part, W.t(), out=z)
         else:
             torch.addmm(work.bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
-        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.learning)
+        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.with_gradients)
         factor = (work.row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
         if dh is not None:
             if dh.dtype == work.products:
@@ -170,12 +170,12 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
     losses = work.row_weight.new_empty(tokens)
     logits = torch.empty(min(work.chunk, tokens), W.shape[0], dtype=wide, device=W.device)
     blocks = row_blocks(W, work.products)
-    # A mean's 1/N would drown in a half-precision product; the rows carry relative weights, the sum is scaled after.
+    # A mean's 1/N would underflow in a half-precision product: rows get relative weights, and the sum is scaled after.
     top = work.row_weight.abs().amax().clamp_min(torch.finfo(wide).tiny)
     relative = (work.row_weight / top).unsqueeze(1)  # [N, 1]
     dW_sum = dW
     if dW is not None and dW.dtype != wide and work.chunk < tokens:
-        dW_sum = torch.empty_like(dW, dtype=wide)  # chunk upon chunk in bf16 would lose low bits each time
+        dW_sum = torch.empty_like(dW, dtype=wide)  # adding chunks in bf16 would lose low bits each time
     if dbias is not None:
         dbias.zero_()
     for start in range(0, tokens, work.chunk):
@@ -188,10 +188,10 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
             z.add_(work.bias)
         if shape.capped:
             z.mul_(shape.slope)
-        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.learning)
-        if not work.learning:
+        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.with_gradients)
+        if not work.with_gradients:
             continue
-        z.mul_(factor.unsqueeze(1))  # unlike float32, half precision has no room for the undivided sums
+        z.mul_(factor.unsqueeze(1))  # half precision has too little range for the undivided sums
         weighted = (part * relative[rows]).to(work.products)
         dh_part = z.new_zeros(part.shape) if dh is not None else None
         for block in blocks:
@@ -216,11 +216,11 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
 def _to_gradient_(  # [C, V], [C] -> [C], [C]
     z: Tensor, targets: Tensor, shape: Shape, gradients: bool
 ) -> tuple[Tensor, Tensor]:
-    """Each row's loss, and the factor that turns what z becomes into dloss/dz; z comes in times `shape.slope`."""
+    """The loss of each row, and the factor that turns the new z into dloss/dz. z is given scaled by `shape.slope`."""
     losses, factors = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
-    height = rows_in_cache(z)
-    for top in range(0, z.shape[0], height):
-        rows = slice(top, top + height)
+    step = rows_in_cache(z)
+    for top in range(0, z.shape[0], step):
+        rows = slice(top, top + step)
         losses[rows], factors[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)
     return losses, factors
 
@@ -229,15 +229,15 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
     z: Tensor, target: Tensor, shape: Shape, gradients: bool
 ) -> tuple[Tensor, Tensor]:
     smoothing = shape.label_smoothing
-    u = z.sigmoid_() * shape.height if shape.capped else z
-    aim = u.gather(1, target).squeeze(1)
+    u = z.sigmoid_() * shape.amplitude if shape.capped else z
+    target_logit = u.gather(1, target).squeeze(1)
     if smoothing:
-        aim = (1.0 - smoothing) * aim + smoothing * u.mean(1)
-    most = u.amax(1, keepdim=True)
-    e = u.sub_(most).exp_()
+        target_logit = (1.0 - smoothing) * target_logit + smoothing * u.mean(1)
+    largest = u.amax(1, keepdim=True)
+    e = u.sub_(largest).exp_()
     total = e.sum(1)
-    log_sum = most.squeeze(1) + total.log()
-    loss = log_sum - aim
+    log_sum = largest.squeeze(1) + total.log()
+    loss = log_sum - target_logit
     log_sum = log_sum + shape.offset
     if shape.z_loss:
         loss = loss + shape.z_loss * log_sum.square()
@@ -251,4 +251,4 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
     if not shape.capped:
         return loss, total.reciprocal()
     torch.ops.aten.sigmoid_backward.grad_input(e, z, grad_input=z)  # e * s * (1 - s) over s, in one pass
-    return loss, (shape.slope * shape.height) / total
+    return loss, (shape.slope * shape.amplitude) / total

@@ -1,9 +1,9 @@
-"""parameter-golf's baseline block: weightless norms, a mix of the stream with the embedding, relu squared.
+"""parameter-golf's baseline block: norms without weights, residual stream mixed with the embedding, relu squared.
 
-Every block blends its input with x0, the normed embedding; the first half of the blocks leave their outputs as
-skips which the second half takes up, last first. Queries and keys are normed per head, turned by rotary positions,
-and the queries multiplied by a learned gain per head. The rotation goes by -angle, unlike Hugging Face's: with
-given weights that is a different function, so the sign is part of the format.
+Every block mixes its input with x0, the normed embedding. The first half of the blocks save their outputs as skip
+connections, which the second half adds in reverse order. Queries and keys are normed per head and rotated, and the
+queries are multiplied by a learned gain per head. The rotation is by -angle, unlike Hugging Face's: with given weights
+that is a different function, so the sign is part of the format.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Block(nn.Module):
         return y
 
 
-def trunk(  # [B, T, D] -> [B, T, D], normed
+def layers(  # [B, T, D] -> [B, T, D], normed
     x: Tensor, blocks: nn.ModuleList, skip_weights: Tensor, position: Rotary, eps: float
 ) -> Tensor:
     x = x0 = norm(x, eps)

@@ -1,7 +1,7 @@
-"""A GPT around a tied table, in two architectures with one face: `GPT(config)(ids, targets)` is the loss.
+"""A small GPT around a tied embedding, in two architectures: `GPT(config)(ids, targets)` is the loss.
 
 The modules are named as the checkpoint names its tensors, so `state_dict()` is the checkpoint: Hugging Face's
-Qwen3 names for the standard architecture, parameter-golf's for golf. `lm_head` is None as long as the pair is tied.
+Qwen3 names for the standard architecture, parameter-golf's for golf. `lm_head` is None while the pair is tied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,29 @@ if TYPE_CHECKING:
 
 
 class GPT(nn.Module):
-    """`forward(ids)` gives logits [B, T, V]; `forward(ids, targets)` the mean loss, or as `options` say."""
+    """A small GPT, tied or untied.
+
+    Args:
+        config: shape, architecture and tie; see `GPTConfig`.
+
+    `model(ids)` returns logits [B, T, V]. `model(ids, targets)` returns the mean loss without holding the logits;
+    further keyword arguments are those of `tied_cross_entropy`.
+
+    Raises:
+        BadRequest: ids are not [batch, time], or longer than the context.
+
+    >>> model = GPT(GPTConfig(vocab=100, dim=32, layers=2, heads=4))
+    >>> ids = torch.randint(100, (2, 9))
+    >>> model(ids).shape
+    torch.Size([2, 9, 100])
+    >>> model(ids[:, :-1], ids[:, 1:]).shape
+    torch.Size([])
+    >>> model.tied, model.lm_head
+    (True, None)
+    >>> _ = model.untie()
+    >>> model.tied
+    False
+    """
 
     lm_head: nn.Linear | None
     bridge: nn.Linear | None
@@ -42,7 +64,7 @@ class GPT(nn.Module):
             self.blocks = nn.ModuleList(golf_blocks.Block(config) for _ in range(config.layers))
             self.skip_weights = nn.Parameter(torch.empty(golf_blocks.skip_count(config.layers), config.dim))
         else:
-            self.model = qwen3_blocks.Trunk(config, table)
+            self.model = qwen3_blocks.Layers(config, table)
         self.lm_head = None if config.starts_tied else _linear(width, config.vocab)
         self.bridge = _linear(config.dim, config.dim) if config.bridge else None
         self.embed_proj = _linear(width, config.dim) if config.embed_dim else None
@@ -50,7 +72,7 @@ class GPT(nn.Module):
         self._reset_rest()
 
     def reset_parameters(self) -> None:
-        """Draw every weight anew; also for a model that came from the meta device by `to_empty`."""
+        """Initialize every weight; also for a model that was moved from the meta device by `to_empty`."""
         self.table.reset_parameters()
         self._reset_rest()
 
@@ -62,17 +84,17 @@ class GPT(nn.Module):
         else:
             self.model.reset_parameters()
         if self.lm_head is not None:
-            if self.config.starts_tied:  # untied on the way
+            if self.config.starts_tied:  # untied during training
                 with torch.no_grad():
                     self.lm_head.weight.copy_(self.table.weight)
             elif self.config.arch == "golf":
                 nn.init.zeros_(self.lm_head.weight)
             else:
-                self.table.draw_(self.lm_head.weight, std=0.02)
+                self.table.init_(self.lm_head.weight, std=0.02)
         if self.bridge is not None:
             nn.init.eye_(self.bridge.weight)
         if self.embed_proj is not None and self.head_proj is not None:
-            # An isometry and its inverse: the factorised pair begins as a tied pair of that rank.
+            # An isometry and its inverse: the factorized pair starts as a tied pair of that rank.
             nn.init.orthogonal_(self.embed_proj.weight)
             with torch.no_grad():
                 self.head_proj.weight.copy_(self.embed_proj.weight.t())
@@ -93,7 +115,7 @@ class GPT(nn.Module):
 
     @property
     def size(self) -> int:
-        """Parameters, each once."""
+        """Number of parameters, each counted once."""
         return sum(p.numel() for p in self.parameters())
 
     def forward(
@@ -102,21 +124,21 @@ class GPT(nn.Module):
         h = self.hidden(ids)
         return self.logits(h) if targets is None else self.loss(h, targets, **options)
 
-    def hidden(self, ids: Tensor) -> Tensor:  # [B, T] -> [B, T, D], normed: what the head reads
-        """The trunk's last state. Longer inputs than `context` are refused."""
+    def hidden(self, ids: Tensor) -> Tensor:  # [B, T] -> [B, T, D], normed: the input of the head
+        """The final hidden states."""
         if ids.ndim != 2:
-            raise BadRequest(f"ids are {list(ids.shape)}; they are [batch, time]")
+            raise BadRequest(f"ids have shape {list(ids.shape)}; expected [batch, time]")
         if ids.shape[1] > self.config.context:
-            raise BadRequest(f"{ids.shape[1]} tokens are more than the context of {self.config.context}")
+            raise BadRequest(f"{ids.shape[1]} tokens exceed the context of {self.config.context}; pass fewer")
         x = self.table.embed(ids)
         if self.embed_proj is not None:
             x = self.embed_proj(x)
-        return self._trunk(x)
+        return self._layers(x)
 
-    def _trunk(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
+    def _layers(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
         position = rotary(x.shape[1], self.config.head_dim, self.config.rope_theta, x)
         if self.config.arch == "golf":
-            return golf_blocks.trunk(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
+            return golf_blocks.layers(x, self.blocks, self.skip_weights, position, self.config.norm_eps)
         return cast(Tensor, self.model(x, position))
 
     def logits(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]
@@ -132,21 +154,21 @@ class GPT(nn.Module):
         return h if bridge is None else cast(Tensor, bridge(h))
 
     def untie(self, optimizer: Optimizers = None, *, own_group: bool = False) -> nn.Parameter:
-        """Give the head a matrix of its own, a copy of the table with its optimizer moments; returns it."""
+        """Give the head its own parameter, a copy of the table with its optimizer state; returns it."""
         if self.lm_head is not None:
             raise BadRequest("the model is already untied")
         table = self.table
-        twin = split_parameter(table.weight, optimizer, own_group=own_group)
-        head = nn.Linear(twin.shape[1], twin.shape[0], bias=False, device="meta")
-        head.weight = twin
+        weight = split_parameter(table.weight, optimizer, own_group=own_group)
+        head = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        head.weight = weight
         self.lm_head = head
-        return twin
+        return weight
 
     def roles(self) -> dict[str, list[nn.Parameter]]:
-        """Every parameter once, by what an optimizer should do with it: table, head, matrices, scalars.
+        """Every parameter once, by its role for the optimizers: table, head, matrices, scalars.
 
-        "head" is empty while tied. "matrices" are the products inside the trunk, the ones that Muon is for;
-        "scalars" are norms, gains and mixes, of whatever shape.
+        "head" is empty while tied. "matrices" are the linear layers, which Muon is for; "scalars" are norms, gains
+        and residual mixes, of any shape.
         """
         linear = {id(m.weight) for m in self.modules() if isinstance(m, nn.Linear)}
         roles: dict[str, list[nn.Parameter]] = {"table": [], "head": [], "matrices": [], "scalars": []}
@@ -164,11 +186,11 @@ class GPT(nn.Module):
     def export(self, *, fold: bool = False) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """config.json and the tensors of a checkpoint, each tensor contiguous and stored once.
 
-        A standard model with a bridge or a factorised table is refused unless `fold=True`, which multiplies those
-        maps into an untied table and head that every Qwen3 loader understands.
+        A standard model with a bridge or a factorized embedding is refused unless `fold=True`, which multiplies those
+        matrices into an untied embedding and head that every Qwen3 loader can open.
         """
         if self.table.weight.shape[0] != self.config.vocab:
-            raise BadRequest("this process holds a part of the vocabulary; export whole_model(model), on rank 0")
+            raise BadRequest("this rank holds a shard of the vocabulary; export gather_model(model) on rank 0")
         config = self.config.to_hf(tied=self.tied, fold=fold)
         tensors = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
         if self.config.foldable:
@@ -184,5 +206,5 @@ class GPT(nn.Module):
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """Without a draw of its own. Not nn.utils.skip_init, which ends on the CPU even under `torch.device("meta")`."""
+    """Without initialization. Not nn.utils.skip_init, which ends on the CPU even under `torch.device("meta")`."""
     return nn.Linear(inputs, outputs, bias=False, device="meta").to_empty(device=torch.get_default_device())

@@ -1,10 +1,10 @@
-"""The shape of a GPT, and its two foreign spellings: Qwen3's config.json and parameter-golf's.
+"""The configuration of a GPT, and its two forms of config.json: Qwen3's and parameter-golf's.
 
-`arch="standard"` is Qwen3, tensor for tensor. Three options have no word in a Qwen3 config: a softcap, a bridge and
-a factorised table. The first can't be written at all. The other two can be multiplied out into an ordinary untied
-head (and table), which `GPT.export(fold=True)` does when asked; it is never done unasked, because it changes the tie.
+`arch="standard"` is Qwen3, tensor for tensor. Three options do not exist in a Qwen3 config: a softcap, a bridge and a
+factorized embedding. A softcap cannot be saved. The other two can be multiplied into an ordinary untied head (and
+embedding), which `GPT.export(fold=True)` does on request only, because it changes the tie.
 
-`arch="golf"` is ours to name, so every option has its key.
+`arch="golf"` has its own config.json with a key for every option.
 """
 
 from __future__ import annotations
@@ -15,21 +15,35 @@ from typing import Any, Literal
 from tiebeam.errors import BadRequest
 
 Arch = Literal["standard", "golf"]
-GOLF_NORM_EPS = 2.0**-23  # float32's epsilon: what F.rms_norm takes when none is given, as parameter-golf does
+GOLF_NORM_EPS = 2.0**-23  # float32's epsilon, the default of F.rms_norm, as in parameter-golf
 _ARCHITECTURES = {"standard": ("qwen3", "Qwen3ForCausalLM"), "golf": ("tiebeam_golf", "TiebeamGolfForCausalLM")}
 
 
 def tied_init_std(dim: int) -> float:
-    """min(0.02, 2.5 / dim): a token's own logit starts at dim * std, and from about 3 up the first loss suffers."""
+    """The initial standard deviation of a tied embedding: min(0.02, 2.5 / dim).
+
+    A token's own logit starts at about dim * std, and from about 3 the initial loss suffers.
+
+    >>> tied_init_std(768)
+    0.0032552083333333335
+    """
     return min(0.02, 2.5 / dim)
 
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig:
-    """Shape and tie. A field left at 0 (or None, for init_std) is filled in with the architecture's usual.
+    """Shape and tie of a GPT. A field left at 0 (None for init_std) gets the default of the architecture.
 
-    tie  True: one table. False: two from the start. A fraction f in (0, 1): one until f of the run, then two;
-         the model starts tied and whoever trains it calls `untie` (see `untie_at`).
+    Args:
+        tie: True, False, or a fraction f in (0, 1): the model starts tied, and the training loop calls `untie` after
+            f of the run (see `untie_at`).
+
+    Raises:
+        BadRequest: the fields do not fit together.
+
+    >>> config = GPTConfig(vocab=2048, dim=256, layers=4, heads=8)
+    >>> config.head_dim, config.mlp_dim, config.starts_tied
+    (32, 704, True)
     """
 
     vocab: int
@@ -53,19 +67,19 @@ class GPTConfig:
     def __post_init__(self) -> None:
         fill = object.__setattr__
         if self.arch not in _ARCHITECTURES:
-            raise BadRequest(f"arch is {self.arch!r}; it is 'standard' or 'golf'")
+            raise BadRequest(f"arch={self.arch!r} is not supported; use 'standard' or 'golf'")
         for name in ("vocab", "dim", "layers", "heads", "context"):
             if getattr(self, name) < 1:
-                raise BadRequest(f"{name} is {getattr(self, name)}; it is at least 1")
+                raise BadRequest(f"{name} must be at least 1, not {getattr(self, name)}")
         golf = self.arch == "golf"
         if not self.kv_heads:
             fill(self, "kv_heads", self.heads)
         if not self.head_dim:
             if self.dim % self.heads:
-                raise BadRequest(f"dim {self.dim} does not divide among {self.heads} heads; give head_dim")
+                raise BadRequest(f"dim={self.dim} is not divisible by heads={self.heads}; give head_dim")
             fill(self, "head_dim", self.dim // self.heads)
         if not self.mlp_dim:
-            # SwiGLU has three matrices: 8/3 of the width costs what 4 cost a plain MLP. Golf takes 2.
+            # SwiGLU has three matrices: 8/3 of the width costs as much as 4 in a plain MLP. Golf uses 2.
             fill(self, "mlp_dim", 2 * self.dim if golf else -(-8 * self.dim // 3 // 32) * 32)
         if not self.norm_eps:
             fill(self, "norm_eps", GOLF_NORM_EPS if golf else 1e-6)
@@ -75,25 +89,27 @@ class GPTConfig:
 
     def _check(self) -> None:
         if self.kv_heads < 1 or self.heads % self.kv_heads:
-            raise BadRequest(f"{self.heads} heads do not divide among {self.kv_heads} kv heads")
+            raise BadRequest(f"heads={self.heads} is not divisible by kv_heads={self.kv_heads}")
         if self.head_dim % 2:
-            raise BadRequest(f"head_dim is {self.head_dim}; rotary positions need an even one")
+            raise BadRequest(f"head_dim={self.head_dim} must be even for rotary positions")
         if self.arch == "golf" and self.head_dim * self.heads != self.dim:
-            raise BadRequest(f"golf's {self.heads} heads of {self.head_dim} do not make dim {self.dim}")
+            raise BadRequest(
+                f"arch='golf' needs heads x head_dim = dim, not {self.heads} x {self.head_dim} for dim={self.dim}"
+            )
         if not isinstance(self.tie, bool) and not 0.0 < self.tie < 1.0:
-            raise BadRequest(f"tie is {self.tie}; it is True, False or a fraction between 0 and 1")
+            raise BadRequest(f"tie={self.tie} must be True, False or a fraction between 0 and 1")
         if self.embed_dim is not None and self.embed_dim < 1:
             raise BadRequest(
-                f"embed_dim is {self.embed_dim}; it is at least 1, or None for a table as wide as the model"
+                f"embed_dim={self.embed_dim} must be at least 1, or None for an embedding as wide as the model"
             )
         if self.embed_dim is not None and self.bridge:
-            raise BadRequest("embed_dim already puts a map of its own before the head; leave bridge off")
+            raise BadRequest("embed_dim already adds a matrix before the head; drop bridge")
         if self.softcap is not None and self.softcap <= 0:
-            raise BadRequest(f"softcap is {self.softcap}; it is a positive number, or None for no cap")
+            raise BadRequest(f"softcap={self.softcap} must be a positive number, or None for no cap")
 
     def _default_std(self) -> float:
         if not self.tie:
-            # Only the lookup reads it. parameter-golf takes N(0, 1) there (a norm follows at once); Qwen3 0.02.
+            # Only the lookup uses it. parameter-golf takes N(0, 1), because a norm follows; Qwen3 takes 0.02.
             return 1.0 if self.arch == "golf" else 0.02
         if self.embed_dim is not None:
             return tied_init_std(max(1, round((self.embed_dim * self.dim) ** 0.5)))
@@ -101,7 +117,7 @@ class GPTConfig:
 
     @property
     def untie_at(self) -> float | None:
-        """The fraction of the run at which the tie ends; None when it never does, or never was."""
+        """The fraction of the run after which the pair is untied; None if it is never untied during the run."""
         return None if isinstance(self.tie, bool) else self.tie
 
     @property
@@ -110,21 +126,21 @@ class GPTConfig:
 
     @property
     def foldable(self) -> bool:
-        """Whether a standard model has parts that Qwen3 lacks but that multiply out."""
+        """Whether a standard model has matrices that Qwen3 lacks but that can be multiplied into its own."""
         return self.arch == "standard" and (self.bridge or self.embed_dim is not None)
 
     def to_hf(self, *, tied: bool | None = None, fold: bool = False) -> dict[str, Any]:
-        """config.json. `tied` is the state at saving, for a run that unties on the way; by default the first one."""
+        """config.json. `tied` is the state when saving, for a run that unties; by default the initial state."""
         if tied is None:
             tied = self.starts_tied
         if self.arch == "standard" and self.softcap is not None:
             raise BadRequest(
-                f"a Qwen3 checkpoint has no word for softcap={self.softcap}; train with softcap=None, or arch='golf'"
+                f"softcap={self.softcap} is not supported by Qwen3 checkpoints; use softcap=None or arch='golf'"
             )
         if self.foldable and not fold:
-            what = "a bridge" if self.bridge else f"embed_dim={self.embed_dim}"
+            what = "bridge=True" if self.bridge else f"embed_dim={self.embed_dim}"
             raise BadRequest(
-                f"a Qwen3 checkpoint has no word for {what}; export(fold=True) multiplies it out into an untied pair"
+                f"{what} is not supported by Qwen3 checkpoints; export(fold=True) multiplies it into an untied pair"
             )
         model_type, architecture = _ARCHITECTURES[self.arch]
         common: dict[str, Any] = {
@@ -146,7 +162,7 @@ class GPTConfig:
         if self.arch == "standard":
             return {
                 **common,
-                "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},  # where newer loaders look
+                "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},  # for newer loaders
                 "hidden_act": "silu",
                 "attention_bias": False,
                 "attention_dropout": 0.0,
@@ -157,11 +173,11 @@ class GPTConfig:
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> GPTConfig:
-        """The config back from config.json, for loading what `to_hf` wrote (or any plain Qwen3)."""
+        """Read config.json, as written by `to_hf` or of any plain Qwen3."""
         known = {model_type: arch for arch, (model_type, _) in _ARCHITECTURES.items()}
         arch = known.get(str(config.get("model_type")))
         if arch is None:
-            raise BadRequest(f"model_type is {config.get('model_type')!r}; this GPT reads {' and '.join(known)}")
+            raise BadRequest(f"model_type={config.get('model_type')!r} is not supported; expected {' or '.join(known)}")
         rope = config.get("rope_parameters") or {}
         try:
             return cls(
@@ -182,6 +198,4 @@ class GPTConfig:
                 bridge=bool(config.get("bridge", False)),
             )
         except KeyError as missing:
-            raise BadRequest(
-                f"config.json has no {missing.args[0]!r}; without it the model's shape is unknown"
-            ) from None
+            raise BadRequest(f"config.json has no {missing.args[0]!r}, which the model's shape needs") from None

@@ -1,4 +1,4 @@
-"""The Qwen3 trunk, with Hugging Face's names: what is saved from here is an ordinary checkpoint to every loader."""
+"""The Qwen3 layers, with Hugging Face's tensor names, so that every loader can open what is saved from here."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Layer(nn.Module):
         return y
 
 
-class Trunk(nn.Module):
-    """`model.*` of a Qwen3 checkpoint; the table sits inside because its name does."""
+class Layers(nn.Module):
+    """`model.*` of a Qwen3 checkpoint; it holds the table because its tensor name is model.embed_tokens."""
 
     def __init__(self, config: GPTConfig, table: TiedEmbedding) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Trunk(nn.Module):
         self.norm = RMSNorm(config.dim, config.norm_eps)
 
     def reset_parameters(self) -> None:
-        deep = _STD / (2 * len(self.layers)) ** 0.5  # the stream sums 2 L branches
+        deep = _STD / (2 * len(self.layers)) ** 0.5  # the residual stream sums 2 L branches
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=deep if name.endswith(("o_proj", "down_proj")) else _STD)

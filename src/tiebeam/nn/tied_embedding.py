@@ -1,12 +1,12 @@
-"""One table for both ends, and one buffer for its gradient.
+"""A tied embedding with one buffer for its gradient.
 
-A tied table gets its gradient from two sides: a few rows from the lookup, every row from the head. Autograd would
-hold one [V, D] for each and a third for the sum. Here the lookup hands out, besides the embeddings, an alias of the
-table, and the head multiplies by that alias. To autograd the alias is an output of the lookup, so the head's dense
-gradient arrives at the lookup's backward, which adds its rows into it and passes it on: one buffer, in an order
-that the engine itself guarantees. Nothing touches `.grad`, hooks see one gradient, and a head that finds no alias
-(used before the lookup, a second time, after the table was replaced) multiplies by the table itself: the same
-gradient by the ordinary road.
+A tied embedding gets its gradient from two sides: a few rows from the lookup, every row from the head. Autograd would
+allocate one [V, D] buffer for each and a third for the sum. Here the lookup returns an alias of the table besides the
+embeddings, and the head multiplies by that alias. For autograd the alias is an output of the lookup, so the head's
+dense gradient arrives at the lookup's backward, which adds its rows into it and passes it on: one buffer, in an order
+that the engine guarantees. Nothing touches `.grad`, and hooks see one gradient. A head that finds no alias (used before
+the lookup, a second time, or after the table was replaced) multiplies by the table itself and gets the same gradient
+through ordinary autograd.
 """
 
 from __future__ import annotations
@@ -29,14 +29,31 @@ if TYPE_CHECKING:
 
 
 class TiedEmbedding(nn.Module):
-    """A vocabulary table that embeds and unembeds: one parameter, `weight` [vocab, dim].
+    """Embedding and LM head in one parameter, `weight` [vocab, dim].
 
-    init_std          by default `tied_init_std(dim)`; never the N(0, 1) of nn.Embedding, which a head can't bear.
-    softcap           applied in `logits` and `loss`; see tied_cross_entropy for its two kinds.
-    input_grad_scale  multiplies the lookup's part of the gradient.
-    bridge            one [dim, dim] map before the table at the output, starting as the identity.
+    Args:
+        vocab: number of tokens.
+        dim: width.
+        init_std: standard deviation of the initial weights; by default `tied_init_std(dim)`. The N(0, 1) of
+            nn.Embedding would be far too large for a head.
+        softcap: cap of the logits, in `logits` and `loss`; None for no cap. See `tied_cross_entropy`.
+        input_grad_scale: factor on the lookup's part of the gradient.
+        bridge: add a [dim, dim] matrix before the table at the output; it starts as the identity.
+        softcap_kind: "tanh" or "sigmoid".
 
-    `forward` is `embed`, so that the module can stand where an nn.Embedding stood.
+    `forward` is `embed`, so the module can replace an nn.Embedding.
+
+    Raises:
+        BadRequest: vocab or dim is below 1.
+
+    >>> table = TiedEmbedding(vocab=100, dim=16)
+    >>> ids, targets = torch.randint(100, (2, 8)), torch.randint(100, (2, 8))
+    >>> h = table.embed(ids)
+    >>> h.shape, table.logits(h).shape
+    (torch.Size([2, 8, 16]), torch.Size([2, 8, 100]))
+    >>> table.loss(h, targets).backward()  # lookup and head gradients in one [100, 16] buffer
+    >>> table.weight.grad.shape
+    torch.Size([100, 16])
     """
 
     weight: nn.Parameter
@@ -57,7 +74,7 @@ class TiedEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         if vocab < 1 or dim < 1:
-            raise BadRequest(f"the table is {vocab} x {dim}; both are at least 1")
+            raise BadRequest(f"vocab={vocab} and dim={dim} must both be at least 1")
         self.vocab, self.dim = vocab, dim
         self.init_std = tied_init_std(dim) if init_std is None else init_std
         self.softcap, self.softcap_kind = softcap, softcap_kind
@@ -66,20 +83,20 @@ class TiedEmbedding(nn.Module):
         self.register_parameter("head", None)
         self.bridge = nn.Linear(dim, dim, bias=False, device=device, dtype=dtype) if bridge else None
         self._alias: tuple[Tensor, nn.Parameter] | None = None
-        self._captured: list[tuple[Tensor, Tensor]] | None = None  # see provenance.py
+        self._captured: list[tuple[Tensor, Tensor]] | None = None  # see gradient_share.py
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table once; also for a module that came from the meta device by `to_empty`."""
-        self.draw_(self.weight, self.init_std)
+        """Initialize the weights; also for a module that was moved from the meta device by `to_empty`."""
+        self.init_(self.weight, self.init_std)
         if self.head is not None:
             with torch.no_grad():
                 self.head.copy_(self.weight)
         if self.bridge is not None:
             nn.init.eye_(self.bridge.weight)
 
-    def draw_(self, matrix: Tensor, std: float) -> None:  # [V, D]
-        """A matrix of the vocabulary from N(0, std)."""
+    def init_(self, matrix: Tensor, std: float) -> None:  # [V, D]
+        """Fill a vocabulary matrix from N(0, std)."""
         nn.init.normal_(matrix, std=std)
 
     @property
@@ -90,27 +107,28 @@ class TiedEmbedding(nn.Module):
         return self.embed(ids)
 
     def embed(self, ids: Tensor) -> Tensor:  # [...] -> [..., D]
+        """The embeddings of the ids."""
         self._alias = None
         if not (torch.is_grad_enabled() and self.weight.requires_grad) or in_functorch():
             return F.embedding(ids, self.weight)
-        return self._embed_learning(ids)
+        return self._embed_with_gradient(ids)
 
     @eager_only
-    def _embed_learning(self, ids: Tensor) -> Tensor:
+    def _embed_with_gradient(self, ids: Tensor) -> Tensor:
         x, alias = _Lookup.apply(self.weight, ids, self.input_grad_scale, weakref.ref(self))  # type: ignore[no-untyped-call]
         if self.head is None:
             self._alias = alias, self.weight
         return cast(Tensor, x)
 
     def logits(self, h: Tensor, *, head: Tensor | None = None) -> Tensor:  # [..., D] -> [..., V]
-        """By the table, or by a [V, D] `head` that someone else keeps for it."""
+        """Logits of hidden states; `head` [V, D] replaces the table."""
         z = F.linear(self._before_head(h), self._head_weight() if head is None else head)
         return softcapped(z, self.softcap, self.softcap_kind)
 
     def loss(  # [..., D], [...] -> scalar
         self, h: Tensor, targets: Tensor, *, head: Tensor | None = None, **options: Any
     ) -> Tensor:
-        """Next-token loss without the logits; `head` as in `logits`, `options` are those of tied_cross_entropy."""
+        """Cross-entropy without the full logits; `head` as in `logits`, `options` as in `tied_cross_entropy`."""
         options = {"softcap": self.softcap, "softcap_kind": self.softcap_kind, **options}
         return tied_cross_entropy(
             self._before_head(h), self._head_weight() if head is None else head, targets, **options
@@ -128,12 +146,12 @@ class TiedEmbedding(nn.Module):
                 return alias
         return self.weight
 
-    def over_ranks(self, sums: Tensor) -> Tensor:
-        """Sums over the table's rows, for whoever adds them up: here the rows are all in this process."""
+    def sum_over_ranks(self, sums: Tensor) -> Tensor:
+        """Add up sums over table rows from all ranks; here all rows are on this rank."""
         return sums
 
     def untie(self, optimizer: Optimizers = None, *, own_group: bool = False) -> nn.Parameter:
-        """Split the table in place into `weight` and `head`, with the optimizer's moments; returns the head."""
+        """Split the table in place into `weight` and `head`, with its optimizer state; returns the head."""
         if self.head is not None:
             raise BadRequest("the table is already untied")
         self._alias = None
@@ -141,7 +159,7 @@ class TiedEmbedding(nn.Module):
         return self.head
 
     def __getstate__(self) -> dict[str, Any]:
-        # The alias belongs to one step's graph: it can be neither copied nor pickled, and nobody misses it.
+        # The alias belongs to the graph of one step and can be neither copied nor pickled.
         return {**self.__dict__, "_alias": None, "_captured": None}
 
     def extra_repr(self) -> str:
@@ -150,14 +168,14 @@ class TiedEmbedding(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """(W, ids) -> (W[ids], an alias of W); see the module's docstring."""
+    """(W, ids) -> (W[ids], an alias of W); see the module docstring."""
 
     @staticmethod
     def forward(
         ctx: Any, W: Tensor, ids: Tensor, scale: float, owner: weakref.ref[TiedEmbedding]
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        # Not save_for_backward: two losses may reach one lookup in two backward passes, the second after a release.
+        # Not save_for_backward: two losses may share a lookup, and the first backward would release the ids.
         ctx.ids, ctx.ids_version = ids, _version(ids)
         ctx.rows, ctx.scale, ctx.owner = W.shape[0], scale, owner
         return F.embedding(ids, W), W.detach()
@@ -174,7 +192,7 @@ class _Lookup(torch.autograd.Function):
         if owner is not None and owner._captured is not None:
             owner._captured.append((ids, dx.detach() * ctx.scale))
         if dW is None or torch.is_grad_enabled():
-            # No head to add to; or a gradient that will itself be differentiated and must not be written to.
+            # There is no head gradient to add to, or it will be differentiated again and must not be overwritten.
             if ctx.scale != 1.0:
                 dx = dx * ctx.scale
             rows = torch.ops.aten.embedding_dense_backward(dx, ids, ctx.rows, -1, False)

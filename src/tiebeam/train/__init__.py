@@ -1,35 +1,30 @@
-"""From a corpus to a run directory that is an ordinary checkpoint."""
+"""Train a small GPT on a corpus; the run directory is an ordinary checkpoint.
+
+`train(Settings(steps=100), corpus, Path("run"))` runs on torch or MLX, on one rank or several. Importing this package
+needs neither.
+"""
 
 from typing import TYPE_CHECKING
 
 from tiebeam._lazy import loader
-from tiebeam.train.learning_rates import Rates
+from tiebeam.train.distributed.environment import Distribution
+from tiebeam.train.evaluation import evaluate
+from tiebeam.train.learning_rates import LearningRates
+from tiebeam.train.loop import train
 from tiebeam.train.result import Evaluation, Result
 from tiebeam.train.run_directory import RunDirectory
 from tiebeam.train.schedule import Budget, Schedule
 from tiebeam.train.settings import Settings
 
 if TYPE_CHECKING:
-    from tiebeam.train.distribution import Distribution
-    from tiebeam.train.evaluation import evaluate
-    from tiebeam.train.loop import train
     from tiebeam.train.optimizers import Optimizers, make_optimizers
-
-# Loaded on first use: a run on MLX shares everything above with one on torch, and needs no torch.
-_HOME = {
-    "Distribution": "tiebeam.train.distribution",
-    "Optimizers": "tiebeam.train.optimizers",
-    "evaluate": "tiebeam.train.evaluation",
-    "make_optimizers": "tiebeam.train.optimizers",
-    "train": "tiebeam.train.loop",
-}
 
 __all__ = [
     "Budget",
     "Distribution",
     "Evaluation",
+    "LearningRates",
     "Optimizers",
-    "Rates",
     "Result",
     "RunDirectory",
     "Schedule",
@@ -39,4 +34,6 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = loader("tiebeam.train", _HOME, torch_for="training")
+# Loaded on first use, because they need torch.
+_HOMES = {"Optimizers": "tiebeam.train.optimizers", "make_optimizers": "tiebeam.train.optimizers"}
+__getattr__ = loader("tiebeam.train", _HOMES, torch_for="training")

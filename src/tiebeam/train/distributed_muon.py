@@ -1,9 +1,9 @@
-"""Muon's work shared out: each process makes some of the updates orthogonal, and all get all of them.
+"""Distributed Muon: each rank orthogonalizes some of the updates, and all ranks get all of them.
 
-Newton-Schulz steps are the costly part of Muon and need a whole matrix at a time. So every matrix has one owner, dealt
-out so that the owners' products cost about the same. Replicas already hold every matrix whole: each owner does its own
-and the results are gathered. Of a sharded matrix everyone sends its rows to the owner and gets its rows of the update
-back: two exchanges in all, each of about the bytes that the shards hold.
+Newton-Schulz steps are the expensive part of Muon and need a full matrix at a time. So every matrix has one owner rank,
+chosen so that the owners' matrix products cost about the same. Under DDP every rank already has every matrix: each
+owner computes its own updates and the results are all-gathered. Under FSDP2 every rank sends its rows to the owner and
+gets its rows of the update back: two all-to-alls, each of about the bytes that the shards hold.
 """
 
 from __future__ import annotations
@@ -13,69 +13,67 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-Work = Callable[[list[Tensor]], list[Tensor]]  # whole matrices -> their updates, shape for shape
+from tiebeam.nn.collectives import RankGroup, local_part
+
+Work = Callable[[list[Tensor]], list[Tensor]]  # full matrices -> their updates, of the same shapes
 Spread = Callable[[list[Tensor], Work], list[Tensor]]
 
 
-def owners(shapes: Sequence[torch.Size], world: int) -> list[int]:
-    """Who does which matrix: the costliest first, each to whoever has least to do; the same answer everywhere."""
-    loads = [(0, rank) for rank in range(world)]
-    found = [0] * len(shapes)
-    for index in sorted(range(len(shapes)), key=lambda i: (-_cost(shapes[i]), i)):
+def owners(shapes: Sequence[torch.Size], world_size: int) -> list[int]:
+    """The owner rank of each matrix: most expensive first, each to the least loaded rank; the same on all ranks."""
+    loads = [(0, rank) for rank in range(world_size)]
+    owner = [0] * len(shapes)
+    for index in sorted(range(len(shapes)), key=lambda i: (-newton_schulz_cost(shapes[i]), i)):
         load, rank = heapq.heappop(loads)
-        found[index] = rank
-        heapq.heappush(loads, (load + _cost(shapes[index]), rank))
-    return found
+        owner[index] = rank
+        heapq.heappush(loads, (load + newton_schulz_cost(shapes[index]), rank))
+    return owner
 
 
-def between_replicas(matrices: list[Tensor], work: Work) -> list[Tensor]:  # each [R, C], whole -> its update, whole
-    rank, world = dist.get_rank(), dist.get_world_size()
-    owner = owners([matrix.shape for matrix in matrices], world)
-    mine = work([matrix for matrix, who in zip(matrices, owner, strict=True) if who == rank])
+def between_replicas(matrices: list[Tensor], work: Work) -> list[Tensor]:  # each [R, C], full -> its update, full
+    ranks = RankGroup.of()
+    owner = owners([matrix.shape for matrix in matrices], ranks.size)
+    mine = work([matrix for matrix, rank in zip(matrices, owner, strict=True) if rank == ranks.rank])
     dtype = matrices[0].dtype
-    sizes = [sum(m.numel() for m, who in zip(matrices, owner, strict=True) if who == r) for r in range(world)]
+    sizes = [sum(m.numel() for m, rank in zip(matrices, owner, strict=True) if rank == r) for r in range(ranks.size)]
     sent = matrices[0].new_zeros(max(sizes))
     if mine:
-        torch.cat([update.to(dtype).reshape(-1) for update in mine], out=sent[: sizes[rank]])
-    received = gathered(sent)
-    reached = [r * len(sent) for r in range(world)]
+        torch.cat([update.to(dtype).reshape(-1) for update in mine], out=sent[: sizes[ranks.rank]])
+    received = ranks.all_gather(sent)
+    offsets = [r * len(sent) for r in range(ranks.size)]
     updates = []
-    for matrix, who in zip(matrices, owner, strict=True):
-        updates.append(received[reached[who] : reached[who] + matrix.numel()].view(matrix.shape))
-        reached[who] += matrix.numel()
+    for matrix, rank in zip(matrices, owner, strict=True):
+        updates.append(received[offsets[rank] : offsets[rank] + matrix.numel()].view(matrix.shape))
+        offsets[rank] += matrix.numel()
     return updates
 
 
 def between_shards(matrices: list[Tensor], work: Work) -> list[Tensor]:  # DTensors [R, C] -> local rows of the updates
     """The matrices are sharded by rows, as FSDP2 shards them."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    owner = owners([matrix.shape for matrix in matrices], world)
+    ranks = RankGroup.of()
+    owner = owners([matrix.shape for matrix in matrices], ranks.size)
     local = [local_part(matrix) for matrix in matrices]
-    mine = [matrix.shape for matrix, who in zip(matrices, owner, strict=True) if who == rank]
+    mine = [matrix.shape for matrix, rank in zip(matrices, owner, strict=True) if rank == ranks.rank]
+    rows_on = [ranks.shard_sizes(shape[0]) for shape in mine]  # of each matrix of mine, on each rank
     by_owner = sorted(range(len(matrices)), key=lambda i: owner[i])  # stable: within an owner in the given order
-    sends = [sum(local[i].numel() for i in by_owner if owner[i] == r) for r in range(world)]
-    receives = [sum(_rows(shape[0], r, world) * shape[1] for shape in mine) for r in range(world)]
+    sends = [sum(local[i].numel() for i in by_owner if owner[i] == r) for r in range(ranks.size)]
+    receives = [sum(rows[r] * shape[1] for rows, shape in zip(rows_on, mine, strict=True)) for r in range(ranks.size)]
 
     sent = torch.cat([local[i].reshape(-1) for i in by_owner])
-    received = sent.new_empty(sum(receives))
-    dist.all_to_all_single(received, sent, receives, sends)
+    received = ranks.all_to_all(sent, sends, receives)
     parts: list[list[Tensor]] = [[] for _ in mine]
     for r, start in enumerate(accumulate(receives[:-1], initial=0)):
         for number, shape in enumerate(mine):
-            rows = _rows(shape[0], r, world)
+            rows = rows_on[number][r]
             parts[number].append(received[start : start + rows * shape[1]].view(rows, shape[1]))
             start += rows * shape[1]
 
     updates = work([torch.cat(rows) for rows in parts])
-    pieces = [
-        torch.split(update.to(sent.dtype), [_rows(len(update), r, world) for r in range(world)]) for update in updates
-    ]
-    back = torch.cat([pieces[n][r].reshape(-1) for r in range(world) for n in range(len(mine))] or [sent[:0]])
-    returned = torch.empty_like(sent)
-    dist.all_to_all_single(returned, back, sends, receives)
+    pieces = [torch.split(update.to(sent.dtype), rows) for update, rows in zip(updates, rows_on, strict=True)]
+    back = torch.cat([pieces[n][r].reshape(-1) for r in range(ranks.size) for n in range(len(mine))] or [sent[:0]])
+    returned = ranks.all_to_all(back, receives, sends)
     found: list[Tensor] = [sent] * len(matrices)
     start = 0
     for i in by_owner:
@@ -84,27 +82,7 @@ def between_shards(matrices: list[Tensor], work: Work) -> list[Tensor]:  # DTens
     return found
 
 
-def gathered(part: Tensor) -> Tensor:  # [C, ...] -> [N * C, ...], process upon process
-    whole = part.new_empty(dist.get_world_size() * part.shape[0], *part.shape[1:])
-    # Renamed in torch 2.13, where the old name warns.
-    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    all_gather(whole, part.contiguous())
-    return whole
-
-
-def _cost(shape: torch.Size) -> int:
-    """Of one Newton-Schulz step, in multiplications: two products with the wide matrix and one without."""
+def newton_schulz_cost(shape: Sequence[int]) -> int:
+    """Multiplications of one Newton-Schulz step: two products with the wide matrix and one without."""
     low, high = sorted(shape)
     return 2 * low * low * high + low**3
-
-
-def _rows(rows: int, rank: int, world: int) -> int:
-    """How many rows of a sharded matrix a process holds: equal parts, rounded up, until there are none left."""
-    share = -(-rows // world)
-    return max(0, min(share, rows - rank * share))
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """What this process holds of it; writing there writes to the whole."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local

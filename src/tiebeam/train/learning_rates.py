@@ -1,25 +1,36 @@
-"""The learning rates of each role, for every backend."""
+"""Peak learning rates by parameter role, the same for every backend."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
 
 Preset = Literal["muon", "adamw"]
+Role = Literal["table", "head", "matrices", "scalars"]
+ROLES: tuple[Role, ...] = ("table", "head", "matrices", "scalars")
+_RATES = ("matrices", "table", "embed", "head", "scalars", "single")
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Learning rates at the height of the schedule.
+class LearningRates:
+    """Peak learning rates, reached after warmup and held until the decay.
 
-    table     a tied table: parameter-golf starts at 0.05, where the golf block's loss spikes at once; at 0.02
-              it does not. The standard architecture bears 0.05 and learns faster with it: see `Rates.of`.
-    embed     the lookup of an untied pair: thirty times the tied one, since no logits hang on it; good for tables drawn
-              from N(0, 1) and from N(0, 0.02) alike.
-    head      the other end of an untied pair.
-    single    the one rate of the "adamw" preset.
+    Args:
+        matrices: Muon, for the weight matrices of the layers.
+        table: Adam, for a tied embedding. parameter-golf uses 0.05, where the loss of the golf architecture spikes in
+            the first steps; at 0.02 it does not. The standard architecture is stable at 0.05 and learns faster with
+            it, see `LearningRates.of`.
+        embed: Adam, for the embedding of an untied pair. Thirty times the tied one, because no logits depend on it;
+            it suits tables initialized from N(0, 1) and from N(0, 0.02) alike.
+        head: Adam, for the LM head of an untied pair.
+        scalars: Adam, for norms, gains and residual mixes.
+        single: the one learning rate of the "adamw" preset.
+        weight_decay: of the "adamw" preset.
+
+    >>> LearningRates(matrices=0.04).scaled(0.5).matrices
+    0.02
     """
 
     matrices: float = 0.03
@@ -28,21 +39,34 @@ class Rates:
     head: float = 0.008
     scalars: float = 0.03
     single: float = 3e-3
-    weight_decay: float = 0.1  # of the "adamw" preset
+    weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
-        for name in ("matrices", "table", "embed", "head", "scalars", "single", "weight_decay"):
+        for name in (*_RATES, "weight_decay"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise BadRequest(f"the rate {name} is {value}; it is a number from 0 up")
+                raise BadRequest(f"the learning rate {name}={value} must be a finite number of at least 0")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise BadRequest(f"Adam's betas are {self.betas}; each is at least 0 and below 1")
+            raise BadRequest(f"Adam's betas={self.betas} must be at least 0 and below 1")
 
     @classmethod
-    def of(cls, arch: str) -> Rates:
+    def of(cls, arch: str) -> LearningRates:
         """The defaults of an architecture."""
         return cls(table=0.05) if arch == "standard" else cls()
+
+    def scaled(self, factor: float) -> LearningRates:
+        """Every learning rate times `factor`."""
+        return replace(self, **{name: getattr(self, name) * factor for name in _RATES})
+
+    def by_role(self, preset: Preset, tied: bool) -> dict[Role, float]:
+        """The peak learning rate of each role."""
+        if preset not in ("muon", "adamw"):
+            raise BadRequest(f"`optimizer={preset!r}` is not supported; use 'muon' or 'adamw'")
+        if preset == "adamw":
+            return dict.fromkeys(ROLES, self.single)
+        table = self.table if tied else self.embed
+        return {"table": table, "head": self.head, "matrices": self.matrices, "scalars": self.scalars}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,9 +1,8 @@
-"""The run: batches in, a checkpoint out, and every number on the way written down.
+"""The training loop: batches in, a run directory with a checkpoint out. One loop for every backend and rank count.
 
-Deterministic by seed on a CPU when its length is given in steps. The clock counts training only: validation,
-saving and what came before an interruption do not shorten a run that is given in minutes. An interrupted run
-goes on from its last saved state to the same losses. Several processes walk through it together (distribution.py);
-the first of them alone writes files and reports.
+A run whose length is given in steps is deterministic by its seed on a CPU. The clock counts training only: validation
+and saving do not shorten a run given in minutes. An interrupted run resumes from its last saved state to the same
+losses. Several ranks run the loop together (tiebeam.train.distributed); only rank 0 writes files and reports.
 """
 
 from __future__ import annotations
@@ -11,26 +10,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tiebeam.corpus import Batches
-from tiebeam.doctor.guard import guard
-from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.nn import GPT, Provenance, gradient_provenance
-from tiebeam.train.device import arithmetic
-from tiebeam.train.distribution import Distribution, ProcessLost
-from tiebeam.train.evaluation import evaluate
-from tiebeam.train.optimizers import make_optimizers
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.train.backends import Backend, make_backend
+from tiebeam.train.distributed.environment import Distribution
+from tiebeam.train.distributed.failures import is_peer_failure, rank_lost
+from tiebeam.train.evaluation import held_out_loss
 from tiebeam.train.result import Diverged, Evaluation, Result
-from tiebeam.train.resume_state import load_into, read_facts, read_shared, read_whole, state_of
-from tiebeam.train.run_card import card_of
+from tiebeam.train.run_card import run_card
 from tiebeam.train.run_directory import RunDirectory
-from tiebeam.train.schedule import Budget, Schedule
-from tiebeam.train.settings import GLANCE_TOKENS, Settings
+from tiebeam.train.schedule import Schedule
+from tiebeam.train.settings import QUICK_VALIDATION_TOKENS, Settings
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -39,184 +32,167 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def train(
-    settings: Settings, corpus: Corpus, out: Path, *, resume: bool = False, force: bool = False,
+    settings: Settings, corpus: Corpus, out: Path, *, model: Any = None, resume: bool = False, force: bool = False,
     report: Report | None = None, interrupted: Callable[[], bool] = lambda: False,
-    processes: Distribution | None = None,
+    distribution: Distribution | None = None,
 ) -> Result:  # fmt: skip
-    """Train, and leave a run directory at `out`. `interrupted` is asked after every step.
+    """Train a model on a corpus and write a run directory.
 
-    With several `processes`, joined already, all of them make the same call.
+        corpus = build_corpus(["books/"], vocab=2048)
+        result = train(Settings(steps=100), corpus, Path("run"))
+        print(result.final.bpb)
+
+    Args:
+        settings: the run; `settings.backend` chooses torch or MLX.
+        corpus: tokenized text, from `tiebeam.corpus.build_corpus`.
+        out: the run directory to write, or with `resume` to continue.
+        model: start from this model of the backend instead of a new one.
+        resume: continue from the last saved state at `out`.
+        force: replace the run at `out`.
+        report: called on rank 0 with every record of metrics.jsonl.
+        interrupted: polled after every step; True saves the state and ends the run unfinished.
+        distribution: the ranks of a multi-rank run, already joined. All ranks make the same call.
+
+    Raises:
+        BadRequest: the settings do not fit together, or `out` holds something else.
+        UnreadableInput: there is no state to resume, or it is damaged.
+        Diverged: the loss is NaN or infinite.
+        RankLost: another rank exited or hangs.
     """
-    if settings.backend != "torch":
-        raise BadRequest(f"backend is {settings.backend!r}, not torch; use tiebeam.train.backends.mlx.train")
-    processes = processes or Distribution()
-    processes.check(settings)
+    distribution = distribution or Distribution()
+    distribution.check(settings)
+    config = settings.model(corpus.vocab)
+    if model is not None and model.config != config:
+        raise BadRequest(f"the model has {model.config}, but the settings ask for {config}; make them the same")
     run = RunDirectory.open(out) if resume else RunDirectory(out)
     try:
+        backend = make_backend(settings, config, distribution, model)
         if not resume:
-            processes.on_main(lambda: RunDirectory.create(out, force))
-        return _Run(settings, corpus, run, report or (lambda record: None), processes).go(resume, interrupted)
+            distribution.on_main(lambda: RunDirectory.create(out, force))
+        loop = _Loop(settings, corpus, run, backend, distribution, report or (lambda record: None))
+        with backend.running():
+            return loop.run_to_end(resume, interrupted)
     except BaseException as error:
-        if processes.lost(error):
-            raise _farewell(error, run, processes) from None
+        if is_peer_failure(error, distribution):
+            raise rank_lost(error, run, distribution) from None
         raise
 
 
-class _Run:
+class _Loop:
     def __init__(
-        self, settings: Settings, corpus: Corpus, run: RunDirectory, report: Report, processes: Distribution
-    ) -> None:
-        self.settings, self.corpus, self.run, self.report = settings, corpus, run, report
-        self.processes = processes
-        torch.set_num_threads(settings.threads or processes.threads())
-        torch.manual_seed(settings.seed)
-        self.device = processes.device(settings.device)
-        self.model = GPT(settings.model(corpus.vocab)).to(self.device)
-        self.forward: Any = processes.wrap(self.model, settings.compile)
-        self.optimizers = make_optimizers(self.model.roles(), settings.heights, settings.optimizer, processes.spread)
-        self.guard = None
-        if processes.world > 1:
-            self.guard = guard(self.model, tied=self.model.tied)
-            for optimizer in self.optimizers:
-                self.guard.watch(optimizer)
+        self, settings: Settings, corpus: Corpus, run: RunDirectory, backend: Backend, distribution: Distribution,
+        report: Report,
+    ) -> None:  # fmt: skip
+        self.settings, self.corpus, self.run, self.backend = settings, corpus, run, backend
+        self.distribution, self.report = distribution, report
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
-        self.budget = Budget(settings.steps, 60 * settings.minutes if settings.minutes is not None else None)
         self.batches = Batches(
-            corpus.train, settings.batch, settings.context, settings.seed, rank=processes.rank, world=processes.world
-        )
+            corpus.train, settings.batch, settings.context, settings.seed,
+            rank=distribution.rank, world=distribution.world_size,
+        )  # fmt: skip
+        self.untie_at = settings.model(corpus.vocab).untie_at
         self.step, self.seconds = 0, 0.0
         self._saved_at, self._saved_step = time.monotonic(), -1
 
-    def go(self, resume: bool, interrupted: Callable[[], bool]) -> Result:
+    def run_to_end(self, resume: bool, interrupted: Callable[[], bool]) -> Result:
+        settings = self.settings
         if resume:
-            self._restore()
+            self._resume()
         else:
-            self.processes.on_main(lambda: self.run.write_run(self.settings.to_dict(), self.corpus))
-        next_check = (math.floor(self._done() / self.settings.validate_every) + 1) * self.settings.validate_every
-        while self._done() < 1:
-            self._one_step()
-            self.seconds, save, stop = self.processes.agree(self.seconds, self._save_is_due(), interrupted())
-            if self._done() >= next_check and self._done() < 1:
-                next_check += self.settings.validate_every
-                self._validate(GLANCE_TOKENS)
+            self.distribution.on_main(lambda: self.run.write_run(settings.to_dict(), self.corpus))
+        next_validation = (math.floor(self.progress / settings.validate_every) + 1) * settings.validate_every
+        while self.progress < 1:
+            self._train_step()
+            save = time.monotonic() - self._saved_at > settings.save_every
+            self.seconds, save, stop = self.distribution.agree(self.seconds, save, interrupted())
+            if next_validation <= self.progress < 1:
+                next_validation += settings.validate_every
+                self._validate(QUICK_VALIDATION_TOKENS)
             if stop or save:
                 self._save()
             if stop:
-                return self._result(self._validate(GLANCE_TOKENS), finished=False)
-        return self._result(self._finish(), finished=True)
+                return self._result(self._validate(QUICK_VALIDATION_TOKENS), finished=False)
+        return self._finish()
 
-    def _done(self) -> float:
-        """The fraction of the run that is behind us."""
-        return self.budget.progress(self.step, self.seconds)
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done."""
+        return self.settings.budget.progress(self.step, self.seconds)
 
-    def _one_step(self) -> None:
-        settings, processes, started = self.settings, self.processes, time.perf_counter()
-        untie_at = self.model.config.untie_at
-        if untie_at is not None and self.model.tied and self._done() >= untie_at:
-            self._untie()
-        done = self._done()
-        rate = self.schedule.multiplier(self.step, done)
-        self.optimizers.set(rate, self.schedule.momentum_at(self.step, done))
-        look = self.step % settings.log_every == 0
-        watch = None
-        if look and self.model.tied and not settings.compile:
-            watch = gradient_provenance(self.model.table, processes.gather_gradient)
-        total = 0.0
-        with watch or nullcontext():
-            for number in range(settings.accumulate):
-                x, y = (torch.from_numpy(part).to(self.device) for part in next(self.batches))
-                with processes.micro_batch(self.forward, last=number == settings.accumulate - 1):
-                    with arithmetic(self.device):
-                        loss = self.forward(x, y, z_loss=settings.z_loss) / settings.accumulate
-                    loss.backward()
-                total += float(loss.detach())
-        [total] = processes.summed(total / processes.world)
-        if not math.isfinite(total):
-            raise Diverged(total, self.step, settings.warmup_steps)
-        provenance = watch.result.to_dict() if watch else self._two_gradients() if look else {}
-        self.optimizers.step()
-        self.optimizers.zero_grad()
+    def _train_step(self) -> None:
+        settings, backend, started = self.settings, self.backend, time.perf_counter()
+        progress = self.progress
+        if self.untie_at is not None and backend.tied and progress >= self.untie_at:
+            backend.untie()
+        multiplier = self.schedule.multiplier(self.step, progress)
+        backend.set_schedule(multiplier, self.schedule.momentum_at(self.step, progress))
+        log = self.step % settings.log_every == 0
+        loss = backend.forward_backward(self.batches, measure=log)
+        [loss] = self.distribution.sum(loss / self.distribution.world_size)
+        if not math.isfinite(loss):
+            raise Diverged(loss, self.step, settings.warmup_steps)
+        gradient_metrics = backend.gradient_metrics() if log else {}
+        backend.optimizer_step()
         self.step += 1
         spent = time.perf_counter() - started
         self.seconds += spent
-        if look:
-            self._log(
-                {
-                    "loss": total,
-                    "rate": rate,
-                    "tokens_per_second": settings.step_tokens / spent,
-                    **provenance,
-                }
-            )
-
-    def _untie(self) -> None:
-        self.model.untie(self.optimizers)
-        if self.guard:
-            self.guard.tied = False
-        self.forward = None  # before the next wrapper: two of them on one model would both answer its gradients
-        self.forward = self.processes.wrap(self.model, self.settings.compile)
-
-    def _two_gradients(self) -> dict[str, float]:
-        """Of an untied pair, what `gradient_provenance` tells of a tied one: each end has a gradient of its own."""
-        ends = self.model.table.weight.grad, self.model.lm_head.weight.grad if self.model.lm_head is not None else None
-        if ends[0] is None or ends[1] is None:
-            return {}
-        lookup, head = (self.processes.whole(end) for end in ends if end is not None)
-        sums = torch.stack([lookup.square().sum(), head.square().sum(), (lookup * head).sum()])
-        return Provenance.of(self.model.table.over_ranks(sums)).to_dict()
+        if log:
+            speed = settings.step_tokens / spent
+            self._log({"loss": loss, "rate": multiplier, "tokens_per_second": speed, **gradient_metrics})
 
     def _log(self, values: dict[str, Any]) -> None:
-        if not self.processes.is_main:
-            return
-        record = {"step": self.step, "seconds": round(self.seconds, 3), "done": min(1.0, self._done()), **values}
-        self.run.log(record)
-        self.report(record)
+        if self.distribution.is_main:
+            record = {"step": self.step, "seconds": round(self.seconds, 3), "done": min(1.0, self.progress), **values}
+            self.run.log(record)
+            self.report(record)
 
-    def _validate(self, most_tokens: int | None) -> Evaluation:
-        """Off the clock."""
-        found = evaluate(
-            self.model, self.corpus, batch=self.settings.batch, most_tokens=most_tokens, processes=self.processes
-        )
+    def _validate(self, max_tokens: int | None) -> Evaluation:
+        """Not counted by the clock."""
+        with self.backend.evaluating():
+            found = held_out_loss(
+                self.backend.loss_sum, self.corpus, self.settings.context, batch=self.settings.batch,
+                max_tokens=max_tokens, distribution=self.distribution,
+            )  # fmt: skip
         self._log({"val_loss": found.nats, "val_bpb": found.bpb, "val_tokens": found.tokens})
         return found
-
-    def _finish(self) -> Evaluation:
-        final = self._validate(None)
-        self._save()
-        model = self.processes.whole_model(self.model)
-        if model is not None:
-            self.run.save_model(model, self.corpus, card_of(self.settings, self.corpus, model, final, self.step))
-        self.processes.barrier()
-        return final
-
-    def _save_is_due(self) -> bool:
-        return time.monotonic() - self._saved_at > self.settings.save_every
 
     def _save(self) -> None:
         if self._saved_step == self.step:
             return
-        if self.guard:
-            self.guard.enforce("training")
-        tensors, facts = state_of(self.model, list(self.optimizers))
-        facts |= {"step": self.step, "seconds": self.seconds, "batches": self.batches.state(), "tied": self.model.tied}
-        self.run.save_state(tensors, facts, self.processes)
+        facts = {
+            "backend": self.settings.backend,
+            "step": self.step,
+            "seconds": self.seconds,
+            "batches": self.batches.state(),
+            "tied": self.backend.tied,
+        }
+        self.backend.save_state(self.run, facts)
         self._saved_at, self._saved_step = time.monotonic(), self.step
 
-    def _restore(self) -> None:
-        saved = self.run.saved_state()
-        facts = read_facts(saved)
-        if self.model.tied and not facts["tied"]:
-            self._untie()
-        parts = list(self.optimizers)
-        tensors = read_shared(saved, self.model, parts) if self.processes.world > 1 else read_whole(saved)
-        load_into(self.model, parts, tensors, facts)
-        if self.guard:
-            self.guard.enforce("resuming")
+    def _resume(self) -> None:
+        saved, facts = self.run.saved_state(), self.run.read_facts()
+        saved_by = facts.get("backend", "torch")  # 0.1 wrote it on MLX only
+        if saved_by != self.settings.backend:
+            raise UnreadableInput(
+                f"the state in {self.run.path} was saved by the {saved_by} backend; resume with `backend={saved_by!r}`"
+            )
+        if self.backend.tied and not facts["tied"]:
+            self.backend.untie()
+        self.backend.load_state(saved, facts)
         self.batches.restore(facts["batches"])
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
-        self.processes.on_main(lambda: self.run.forget_after(self.step))
-        if self._done() >= 1:
-            self.run.refuse_finished(self.step)
+        self.distribution.on_main(lambda: self.run.drop_metrics_after(self.step))
+        if self.progress >= 1:
+            raise BadRequest(f"{self.run.path} is finished after {self.step:,} steps; give more `steps` or `minutes`")
+
+    def _finish(self) -> Result:
+        result = self._result(self._validate(None), finished=True)
+        self._save()
+        exported = self.backend.export()
+        if exported is not None:
+            self.run.save_model(*exported, self.corpus, run_card(self.settings, self.corpus, result))
+        self.distribution.barrier()
+        return result
 
     def _result(self, final: Evaluation, finished: bool) -> Result:
         return Result(
@@ -225,26 +201,7 @@ class _Run:
             seconds=self.seconds,
             tokens_per_second=self.step * self.settings.step_tokens / self.seconds if self.seconds else 0.0,
             final=final,
-            params=self.processes.parameters(self.model),
-            tied=self.model.tied,
+            params=self.backend.parameter_count,
+            tied=self.backend.tied,
             finished=finished,
         )
-
-
-def _farewell(error: BaseException, run: RunDirectory, processes: Distribution) -> ProcessLost:
-    """What to say when another process is gone."""
-    missing = processes.missing()
-    ranks = ", ".join(map(str, missing))
-    # Whoever answers may still be stuck: then all there is to say is what the exchange died of.
-    who = f"rank {ranks} of {processes.world} is gone" if missing else f"a process is silent ({_first_line(error)})"
-    try:
-        step = int(read_facts(run.saved_state())["step"])
-    except TiebeamError:
-        way_on = "no state was saved yet: start again"
-    else:
-        way_on = f"the state of step {step:,} is saved, go on with: {processes.start} --resume --out {run.path}"
-    return ProcessLost(f"{who}; {way_on}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

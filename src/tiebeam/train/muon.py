@@ -1,9 +1,9 @@
-"""Muon: momentum, made orthogonal by a few Newton-Schulz steps, for the matrices inside the trunk.
+"""Muon: momentum orthogonalized by a few Newton-Schulz steps, for the weight matrices of the layers.
 
-torch.optim.Muon's update and its state (older torch has none), in the arithmetic that is quick on this machine: torch
-always takes bfloat16, which a CPU without instructions for it multiplies several times slower than float32. All
-matrices of one shape, transposes included, go through the steps as one stack. bench/muon.py holds the ratios.
-With several processes the steps are shared out (sharing.py); momentum and parameters stay where they are.
+The update and the state are those of torch.optim.Muon (which older torch lacks), in the dtype that is fast on this
+machine: torch always uses bfloat16, which a CPU without bf16 instructions multiplies several times slower than float32.
+All matrices of one shape, transposes included, go through the steps as one stack; bench/muon.py measures the speedup.
+With several ranks the steps are distributed (distributed_muon.py); momentum and parameters stay where they are.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tiebeam.train.distributed_muon import Spread, local_part
+from tiebeam.nn.collectives import local_part
+from tiebeam.train.distributed_muon import Spread
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero; singular values end between 0.68 and 1.2
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero; singular values converge to between 0.68 and 1.2
 _TINY = 1e-7
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """What a device multiplies fastest: bfloat16 where there are instructions for it, else float32."""
+    """The dtype that a device multiplies fastest: bfloat16 where it has instructions for it, else float32."""
     if device.type != "cpu":
         return torch.bfloat16
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    native = any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    native = any(getattr(torch.cpu, name)() for name in probes if hasattr(torch.cpu, name))
     return torch.bfloat16 if native else torch.float32
 
 
-def orthogonalise(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> the same, singular values near 1
+def orthogonalize(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> the same, singular values near 1
     """The quintic Newton-Schulz iteration on a stack of matrices."""
     a, b, c = COEFFICIENTS
     X = X / X.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY)
@@ -42,11 +43,12 @@ def orthogonalise(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> 
 
 
 class Muon(Optimizer):
-    """For matrices only, and never for a vocabulary table: orthogonal rows would make every token equally loud.
+    """Muon for weight matrices; never for embeddings, where orthogonal rows would give every token equal weight.
 
-    dtype   of the Newton-Schulz steps; None takes `fast_dtype`. It is part of the state, so that a run that goes on
-            elsewhere goes on with the same arithmetic.
-    spread  how the steps are shared out over processes; None does them here.
+    Args:
+        dtype: of the Newton-Schulz steps; None takes `fast_dtype`. It is part of the optimizer state, so that a run
+            resumed on another machine keeps the same arithmetic.
+        spread: distributes the steps over ranks; None computes them on this rank.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Muon(Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
-                assert parameter.ndim == 2, f"Muon takes matrices, and this parameter is {list(parameter.shape)}"
+                assert parameter.ndim == 2, f"Muon takes matrices, not a parameter of shape {list(parameter.shape)}"
                 group["dtype"] = group["dtype"] or fast_dtype(parameter.device)
 
     @torch.no_grad()
@@ -82,10 +84,13 @@ class Muon(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            held = [parameter for parameter in group["params"] if parameter.grad is not None]
-            # Alone, one shape after the other, which holds fewer of the directions at a time.
-            for parameters in _alike(held) if self.spread is None else [held] if held else []:
-                self._update(group, parameters)
+            present = [parameter for parameter in group["params"] if parameter.grad is not None]
+            # On one rank, one shape after the other: fewer directions exist at a time.
+            if self.spread is None:
+                for indices in _by_shape(present):
+                    self._update(group, [present[i] for i in indices])
+            elif present:
+                self._update(group, present)
         return loss
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
@@ -103,7 +108,7 @@ class Muon(Optimizer):
                 local.mul_(1 - lr * group["weight_decay"])
             local.add_(update.to(local.dtype), alpha=-lr * max(1.0, rows / columns) ** 0.5)
 
-    def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], sharded alike
+    def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], same sharding
         gradient = parameter.grad
         assert gradient is not None
         state = self.state[parameter]
@@ -115,26 +120,23 @@ class Muon(Optimizer):
 
 
 def _orthogonal(matrices: list[Tensor], steps: int, dtype: torch.dtype) -> list[Tensor]:  # each [R, C] -> [R, C]
-    """Each made orthogonal, those of one shape together."""
+    """Orthogonalize each; matrices of one shape go together."""
     found: list[Tensor] = list(matrices)
-    for numbers in _by_shape(matrices):
-        wide = [matrices[i].mT if _tall(matrices[i]) else matrices[i] for i in numbers]
-        stack = orthogonalise(torch.stack(wide).to(dtype), steps)
-        for i, update in zip(numbers, stack, strict=True):
+    for indices in _by_shape(matrices):
+        wide = [matrices[i].mT if _tall(matrices[i]) else matrices[i] for i in indices]
+        stack = orthogonalize(torch.stack(wide).to(dtype), steps)
+        for i, update in zip(indices, stack, strict=True):
             found[i] = update.mT if _tall(matrices[i]) else update
     return found
 
 
 def _by_shape(matrices: list[Tensor]) -> list[list[int]]:
-    alike: dict[tuple[int, int, torch.device], list[int]] = {}
-    for number, matrix in enumerate(matrices):
+    """Indices of the matrices, grouped by shape; a matrix and its transpose have one shape."""
+    groups: dict[tuple[int, int, torch.device], list[int]] = {}
+    for index, matrix in enumerate(matrices):
         rows, columns = sorted(matrix.shape)
-        alike.setdefault((rows, columns, matrix.device), []).append(number)
-    return list(alike.values())
-
-
-def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
-    return [[parameters[i] for i in numbers] for numbers in _by_shape(parameters)]
+        groups.setdefault((rows, columns, matrix.device), []).append(index)
+    return list(groups.values())
 
 
 def _tall(matrix: Tensor) -> bool:

@@ -1,17 +1,17 @@
-"""From a run to a packed artifact and back, measured: the round trip is evaluated, not assumed."""
+"""Pack a run into one small file, unpack it again, and measure what quantization cost."""
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam._fs import check_target, staging
+from tiebeam.errors import UnreadableInput
 from tiebeam.train.artifact import pack, unpack
 from tiebeam.train.evaluation import evaluate
 from tiebeam.train.result import Evaluation
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
 
-_CARRIED = ("config.json", "tokenizer.json", "README.md")
+DEFAULT_LIMIT = 16_000_000
+_FILES = ("config.json", "tokenizer.json", "README.md")
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
+class Packed:
+    """A packed run: its size, and the held-out loss before and after."""
+
     path: str
     bytes: int
     limit: int
@@ -35,6 +38,7 @@ class Shipped:
 
     @property
     def lost(self) -> float:
+        """Bits per byte lost to quantization."""
         return self.after.bpb - self.before.bpb
 
     @property
@@ -56,8 +60,6 @@ class Shipped:
 
 def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
     """The model of a finished run and the corpus it was trained on."""
-    import json
-
     from safetensors.torch import load_file
 
     from tiebeam.corpus import build_corpus
@@ -65,59 +67,55 @@ def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
 
     run = RunDirectory.open(path)
     if not (run.path / MODEL).is_file():
-        raise UnreadableInput(f"{run.path} has no {MODEL} yet; finish it with: tiebeam train --resume --out {run.path}")
-    config = GPTConfig.from_hf(json.loads((run.path / "config.json").read_text()))
-    model = GPT(config)
+        raise UnreadableInput(f"{run.path} is not finished; finish it with: tiebeam train --resume --out {run.path}")
+    model = GPT(GPTConfig.from_hf(json.loads((run.path / "config.json").read_text())))
     model.load_state_dict(load_file(run.path / MODEL))
     return model, build_corpus([run.read_run()["corpus"]["path"]])
 
 
-def ship(
-    path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16", limit: int = 16_000_000,
-    before: Evaluation | None = None,
-) -> Shipped:  # fmt: skip
-    """Pack a run's model into `target`, unpack it, and evaluate both; `before` where that is already known."""
+def pack_run(
+    path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16",
+    limit: int = DEFAULT_LIMIT, before: Evaluation | None = None,
+) -> Packed:  # fmt: skip
+    """Pack a run's model into the file `target`, read it back, and evaluate both on the held-out split.
+
+    Args:
+        path: a finished run directory.
+        target: the artifact to write; an existing file is replaced.
+        weights: precision of the matrices: "int8", "int7", "int6", "fp16" or "fp32".
+        embed: precision of the embedding and the head.
+        limit: the size in bytes that `Packed.fits` compares with.
+        before: the evaluation of the unpacked model, if it is already known.
+    """
     import torch
 
     model, corpus = open_run(path)
     before = before or evaluate(model, corpus)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
-    files = {n: (Path(path) / n).read_text("utf-8") for n in _CARRIED if (Path(path) / n).is_file()}
+    files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
     raw = pack(state, files, tables, weights, embed)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    beside.write_bytes(raw)
-    try:
-        restored = {name: torch.from_numpy(np.array(t)) for name, t in unpack(beside).tensors.items()}
-        model.load_state_dict(restored)
+    with staging(target, force=True) as stage:
+        made = stage.path / "artifact"
+        made.write_bytes(raw)
+        model.load_state_dict({name: torch.from_numpy(np.array(t)) for name, t in unpack(made).tensors.items()})
         after = evaluate(model, corpus)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    params = sum(p.numel() for p in model.parameters())
-    return Shipped(str(target), len(raw), limit, params, before, after)
+        stage.commit("artifact")
+    return Packed(str(target), len(raw), limit, model.size, before, after)
 
 
-def restore(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:
-    """Write an artifact's checkpoint to a directory; returns how many tensors it has."""
+def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:
+    """Write the checkpoint in an artifact to a directory; returns the number of tensors."""
     from safetensors.numpy import save_file
 
-    where = Path(target)
-    if where.exists() and not force:
-        raise BadRequest(f"{where} exists; replace it with --force, or name another place")
-    packed = unpack(artifact)
-    where.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{where.name}.", dir=where.parent))
-    try:
-        save_file(dict(packed.tensors), beside / MODEL, {"format": "pt"})
-        for name, text in packed.files.items():
-            if name not in _CARRIED:  # the artifact is untrusted: only the files that we write
-                raise UnreadableInput(f"{artifact} carries a file named {name!r}, which is not one of ours; refused")
-            (beside / name).write_text(text, "utf-8")
-        beside.chmod(0o755)
-        if where.exists():
-            shutil.rmtree(where)
-        beside.rename(where)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return len(packed.tensors)
+    source, where = Path(artifact), Path(target)
+    contents = unpack(source)
+    check_target(source, where, force)
+    with staging(where, force) as stage:
+        save_file(dict(contents.tensors), stage.path / MODEL, {"format": "pt"})
+        for name, text in contents.files.items():
+            if name not in _FILES:  # the artifact is untrusted: only the names that we write
+                raise UnreadableInput(f"{source} contains an unexpected file {name!r}; refusing to write it")
+            (stage.path / name).write_text(text, "utf-8")
+        stage.commit()
+    return len(contents.tensors)

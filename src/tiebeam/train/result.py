@@ -1,4 +1,4 @@
-"""What a run comes to, on whichever backend: its numbers, or a loss that is none."""
+"""The outcome of a run: its final numbers, or a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tiebeam.errors import TiebeamError
 
 
 class Diverged(TiebeamError):
-    """The loss stopped being a number."""
+    """The loss is NaN or infinite."""
 
     def __init__(self, loss: float, step: int, warmup_steps: int) -> None:
         super().__init__(
-            f"the loss is {loss} at step {step}; lower the rates (--rate-scale 0.5) or warm up longer "
-            f"(--warmup-steps {max(50, 2 * warmup_steps)})"
+            f"the loss is {loss} at step {step}; lower the learning rates (`LearningRates.scaled(0.5)`) or use a "
+            f"longer warmup (`warmup_steps={max(50, 2 * warmup_steps)}`)"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The loss on held-out text: nats per token, bits per byte, and over how many targets."""
+    """The loss on held-out text: nats per token, bits per byte, and the number of targets."""
 
     nats: float
     bpb: float
@@ -32,7 +32,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended. `tokens_per_second` is of training alone."""
+    """The outcome of a run. `tokens_per_second` counts training only; `finished` is False after an interrupt."""
 
     path: str
     steps: int

@@ -1,9 +1,11 @@
-"""A run directory is a checkpoint: config.json, model.safetensors, tokenizer.json, and the run's own papers.
+"""The files of a run. A run directory is a checkpoint (config.json, model.safetensors, tokenizer.json) and more:
 
-run.json holds the settings, versions and digests; metrics.jsonl one line per report; resume.safetensors, or with
-several processes a directory resume-STEP, all that an interrupted run needs to go on (weights, optimizer states,
-counters). Everything is written beside its name and moved into place, so a kill at any moment leaves the last
-complete one. Nothing is pickled.
+run.json              settings, versions, the corpus and its digest
+metrics.jsonl         one line per log record
+resume.safetensors    what resuming needs: weights, optimizer states, counters
+resume-STEP/          the same from several ranks: one shard per rank, as a torch distributed checkpoint
+
+Every file is written atomically, so a kill at any moment leaves the last complete version. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from tiebeam._fs import write_bytes, write_json
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest, UnreadableInput
 
@@ -24,8 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from tiebeam.corpus import Corpus
-    from tiebeam.nn import GPT
-    from tiebeam.train.distribution import Distribution
+    from tiebeam.train.distributed.environment import Distribution
 
 RUN, METRICS, STATE, MODEL = "run.json", "metrics.jsonl", "resume.safetensors", "model.safetensors"
 FACTS = "facts.json"
@@ -33,18 +35,20 @@ _STATES = "resume-"
 
 
 class RunDirectory:
-    """The files of one run. `create` refuses a directory that holds something else."""
+    """The files of one run. `create` refuses a directory that holds anything else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, path: Path, force: bool = False) -> RunDirectory:
+        """Make an empty run directory; `force` replaces the run that is there."""
         if path.exists() and any(path.iterdir()) and not force:
-            way_out = (
-                "go on with --resume, or replace it with --force" if (path / RUN).exists() else "name another place"
-            )
-            raise BadRequest(f"{path} already holds {'a run' if (path / RUN).exists() else 'something'}; {way_out}")
+            if (path / RUN).exists():
+                raise BadRequest(
+                    f"{path} already holds a run; pass `resume=True` to resume it, or `force=True` to replace it"
+                )
+            raise BadRequest(f"{path} is not empty and holds no run; use another directory")
         path.mkdir(parents=True, exist_ok=True)
         for name in (METRICS, STATE, MODEL, RUN):
             (path / name).unlink(missing_ok=True)
@@ -54,25 +58,16 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        place = Path(path)
-        if not (place / RUN).is_file():
-            raise UnreadableInput(
-                f"{place} is not a run: it has no {RUN}; `tiebeam train --out {place}` would make one"
-            )
-        return cls(place)
+        where = Path(path)
+        if not (where / RUN).is_file():
+            raise UnreadableInput(f"{where} is not a run: it has no {RUN}; start one with: tiebeam train --out {where}")
+        return cls(where)
 
     def write_run(self, settings: Mapping[str, Any], corpus: Corpus) -> None:
+        """Write run.json."""
         backend = str(settings.get("backend", "torch"))
-        document = {
-            "settings": dict(settings),
-            "corpus": corpus.to_dict(),
-            "versions": {
-                "tiebeam": __version__,
-                backend: version(backend),
-                "python": platform.python_version(),
-            },
-        }
-        self._write(RUN, (json.dumps(document, indent=2) + "\n").encode())
+        versions = {"tiebeam": __version__, backend: version(backend), "python": platform.python_version()}
+        write_json(self.path / RUN, {"settings": dict(settings), "corpus": corpus.to_dict(), "versions": versions})
 
     def read_run(self) -> dict[str, Any]:
         try:
@@ -82,11 +77,12 @@ class RunDirectory:
         return document
 
     def log(self, record: Mapping[str, Any]) -> None:
+        """Append a record to metrics.jsonl."""
         with open(self.path / METRICS, "a") as out:
             out.write(json.dumps(record) + "\n")
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The reports so far; a last line cut short by a kill is left out."""
+        """The records so far; a last line that a kill cut short is skipped."""
         if (self.path / METRICS).exists():
             for line in (self.path / METRICS).read_text().splitlines():
                 try:
@@ -94,68 +90,61 @@ class RunDirectory:
                 except ValueError:
                     continue
 
-    def refuse_finished(self, step: int) -> NoReturn:
-        """For going on with a run that has no way to go."""
-        raise BadRequest(f"{self.path} is finished after {step:,} steps; give it more --steps or --minutes")
-
-    def forget_after(self, step: int) -> None:
-        """Drop the reports of steps that will be run again."""
+    def drop_metrics_after(self, step: int) -> None:
+        """Drop the records of steps that will be run again."""
         kept = [record for record in self.metrics() if record["step"] <= step]
-        self._write(METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        write_bytes(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
-    def save_model(self, model: GPT, corpus: Corpus, card: str) -> None:
-        """The checkpoint that every other room, and every other library, opens."""
-        from safetensors.torch import save
+    def save_model(self, config: Mapping[str, Any], weights: bytes, corpus: Corpus, card: str) -> None:
+        """Write the checkpoint: `weights` are the bytes of model.safetensors."""
+        write_bytes(self.path / MODEL, weights)
+        write_json(self.path / "config.json", config)
+        write_bytes(self.path / corpus.tokenizer.filename, corpus.tokenizer.raw)
+        write_bytes(self.path / "README.md", card.encode())
 
-        config, tensors = model.export(fold=model.config.foldable)
-        self._write(MODEL, save(tensors, {"format": "pt"}))
-        self._write("config.json", (json.dumps(config, indent=2) + "\n").encode())
-        self._write(corpus.tokenizer.filename, corpus.tokenizer.raw)
-        self._write("README.md", card.encode())
+    def save_state(self, raw: bytes) -> None:
+        """Write the resume state of a single rank: a safetensors file with its facts in the metadata."""
+        write_bytes(self.path / STATE, raw)
+        self._remove(self._state_directories())
 
-    def save_state(
-        self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any], processes: Distribution | None = None
+    def save_sharded_state(
+        self, facts: Mapping[str, Any], write_shards: Callable[[Path], None], distribution: Distribution
     ) -> None:
-        """Called by all processes. What was saved before stays until this is complete."""
-        from safetensors.torch import save
-
-        before = self._states()
-        if processes is None or processes.world == 1:
-            flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-            self._write(STATE, save(flat, {"facts": json.dumps(facts)}))
-            self._forget(state for state in before if state.is_dir())
-            return
+        """Write the resume state of several ranks; called by all of them. The previous state stays until then."""
+        previous = self._states()
         target = self.path / f"{_STATES}{facts['step']}"
-        beside = self.path / f".{target.name}.part"
-        if processes.is_main:
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir()
-        processes.barrier()
-        from tiebeam.train.resume_state import write_shared
-
-        write_shared(beside, tensors)
-        if processes.is_main:
-            _write_through(beside / FACTS, json.dumps(facts).encode())
-            if target.exists():  # the same step once more
+        staging = self.path / f".{target.name}.part"
+        if distribution.is_main:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+        distribution.barrier()
+        write_shards(staging)
+        if distribution.is_main:
+            write_bytes(staging / FACTS, json.dumps(facts).encode())
+            if target.exists():  # the same step again
                 shutil.rmtree(target)
-            beside.replace(target)
-            self._forget(state for state in before if state != target)
+            staging.replace(target)
+            self._remove(state for state in previous if state != target)
 
     def saved_state(self) -> Path:
-        """The last complete state: a file, or a directory."""
-        from tiebeam.train.resume_state import read_facts
-
+        """The last complete resume state: a file, or a directory."""
         states = self._states()
         if not states:
-            raise UnreadableInput(f"{self.path} has no {STATE}: the run never got as far as a saved state; start again")
-        return states[0] if len(states) == 1 else max(states, key=lambda state: int(read_facts(state)["step"]))
+            raise UnreadableInput(
+                f"{self.path} has no {STATE}: the run stopped before its first save; start it again with `force=True`"
+            )
+        return states[0] if len(states) == 1 else max(states, key=lambda state: int(_read_facts(state)["step"]))
+
+    def read_facts(self) -> dict[str, Any]:
+        """Step, seconds and the other plain values of the last resume state."""
+        return _read_facts(self.saved_state())
 
     def load_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Whole tensors and facts, by one process."""
-        from tiebeam.train.resume_state import read_facts, read_whole
+        """The full tensors and the facts of the last resume state, read by one rank."""
+        from tiebeam.train.resume_state import read_full
 
         saved = self.saved_state()
-        return read_whole(saved), read_facts(saved)
+        return read_full(saved), _read_facts(saved)
 
     def _states(self) -> list[Path]:
         file = self.path / STATE
@@ -163,26 +152,29 @@ class RunDirectory:
 
     def _state_directories(self) -> list[Path]:
         return sorted(
-            place
-            for place in self.path.glob(f"{_STATES}*")
-            if place.is_dir() and place.name.removeprefix(_STATES).isdecimal()
+            path
+            for path in self.path.glob(f"{_STATES}*")
+            if path.is_dir() and path.name.removeprefix(_STATES).isdecimal()
         )
 
-    def _forget(self, states: Iterable[Path]) -> None:
+    def _remove(self, states: Iterable[Path]) -> None:
         for state in states:
             if state.is_dir():
                 shutil.rmtree(state, ignore_errors=True)
             else:
                 state.unlink(missing_ok=True)
 
-    def _write(self, name: str, raw: bytes) -> None:
-        beside = self.path / f".{name}.{os.getpid()}.part"
-        _write_through(beside, raw)
-        beside.replace(self.path / name)
 
+def _read_facts(saved: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
 
-def _write_through(path: Path, raw: bytes) -> None:
-    with open(path, "wb") as out:
-        out.write(raw)
-        out.flush()
-        os.fsync(out.fileno())
+    try:
+        if saved.is_dir():
+            text = (saved / FACTS).read_text()
+        else:
+            with safe_open(saved, "np") as file:
+                text = (file.metadata() or {})["facts"]
+        facts: dict[str, Any] = json.loads(text)
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise UnreadableInput(f"{saved} is damaged: {error}") from None
+    return facts

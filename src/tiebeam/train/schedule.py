@@ -1,8 +1,9 @@
-"""How far a run has come, and what rate and momentum that calls for.
+"""Learning rate and momentum schedule, by the fraction of the run that is done.
 
-A run is measured in steps, in seconds, or in both, whichever is spent first. Rates rise over the first few steps,
-stay, and fall in a straight line over the last half: by fractions of the run, so that it has the same shape on a slow
-machine. Warm-ups are counted in steps, but end after a fraction of the run at the latest, for runs of few steps.
+The length of a run is given in steps, in seconds, or both (whichever ends first). The learning rate warms up over the
+first steps, stays at its peak, and decays linearly over the last half. The decay goes by fractions of the run, so the
+schedule has the same shape on a slow machine. Warmups are counted in steps, but end after a fixed fraction of the run
+at the latest, for runs of few steps.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from tiebeam.errors import BadRequest
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may take; seconds count training alone, without validation and saving."""
+    """The length of a run. Seconds count training only, without validation and saving.
+
+    >>> Budget(steps=200).progress(step=50, elapsed=0.0)
+    0.25
+    """
 
     steps: int | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
-            raise BadRequest("a run needs an end: give it a number of steps, or minutes")
+            raise BadRequest("a budget needs `steps` or `seconds`")
         if self.steps is not None and self.steps < 1:
-            raise BadRequest(f"a run of {self.steps} steps does nothing; give it at least 1")
+            raise BadRequest(f"`steps` must be at least 1, not {self.steps}")
         if self.seconds is not None and not 0 < self.seconds < float("inf"):
-            raise BadRequest(f"a run of {self.seconds} seconds does nothing; give it more")
+            raise BadRequest(f"`seconds` must be above 0 and finite, not {self.seconds}")
 
     def progress(self, step: int, elapsed: float) -> float:
-        """The fraction that is spent before step `step` (from 0), in [0, 1]."""
+        """The fraction of the run that is done before step `step` (from 0), in [0, 1]."""
         by_steps = step / self.steps if self.steps is not None else 0.0
         by_time = elapsed / self.seconds if self.seconds is not None else 0.0
         return min(1.0, max(by_steps, by_time))
@@ -40,30 +45,33 @@ class Budget:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Multipliers of the rates and Muon's momentum, by step and progress."""
+    """The multiplier of the peak learning rates and Muon's momentum, by step and progress."""
 
     warmup_steps: int = 15
-    decay_from: float = 0.5  # the fraction of the run where the fall begins; 1.0 for none
-    final: float = 0.0  # what the multiplier falls to
+    decay_from: float = 0.5  # the fraction of the run where the decay begins; 1.0 for no decay
+    final: float = 0.0  # the multiplier at the end
     momentum: tuple[float, float] = (0.85, 0.95)
     momentum_steps: int = 100
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0 or self.momentum_steps < 0:
-            raise BadRequest(f"warm-ups take {self.warmup_steps} and {self.momentum_steps} steps; none is below 0")
+            raise BadRequest(
+                f"`warmup_steps={self.warmup_steps}` and `momentum_steps={self.momentum_steps}` must be at least 0"
+            )
         if not 0 <= self.decay_from <= 1:
-            raise BadRequest(f"the decay begins at {self.decay_from} of the run; that lies between 0 and 1")
+            raise BadRequest(f"`decay_from={self.decay_from}` must be between 0 and 1")
         if not 0 <= self.final <= 1:
-            raise BadRequest(f"the rates fall to {self.final} of their height; that lies between 0 and 1")
+            raise BadRequest(f"`final={self.final}` must be between 0 and 1")
         if not all(0 <= value < 1 for value in self.momentum):
-            raise BadRequest(f"the momentum goes {self.momentum}; both are at least 0 and below 1")
+            raise BadRequest(f"`momentum={self.momentum}` must be at least 0 and below 1")
 
     def multiplier(self, step: int, progress: float) -> float:
-        rise = _ramp(step + 1, self.warmup_steps, progress, by=0.1)
+        """What to multiply the peak learning rates by."""
+        warmup = _ramp(step + 1, self.warmup_steps, progress, by=0.1)
         if progress <= self.decay_from:
-            return rise
+            return warmup
         left = (1 - progress) / (1 - self.decay_from)
-        return rise * (self.final + (1 - self.final) * left)
+        return warmup * (self.final + (1 - self.final) * left)
 
     def momentum_at(self, step: int, progress: float) -> float:
         low, high = self.momentum

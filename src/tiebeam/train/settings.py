@@ -1,4 +1,4 @@
-"""What a run is: the model's shape, the data, the rates, the length. One frozen record, saved in run.json."""
+"""The settings of a run: model shape, batch, learning rates, length. One frozen dataclass, saved in run.json."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
-from tiebeam.nn import GPTConfig
-from tiebeam.train.learning_rates import Preset, Rates
+from tiebeam.nn.gpt_config import GPTConfig
+from tiebeam.train.learning_rates import LearningRates, Preset
+from tiebeam.train.schedule import Budget
 
 CHECKPOINT_SECONDS = 60.0
-GLANCE_TOKENS = 1 << 15  # targets of a validation on the way: enough for a curve, a few seconds on one core
-Backend = Literal["torch", "mlx"]
+QUICK_VALIDATION_TOKENS = 1 << 15  # enough for a curve; a few seconds on one core
+BackendName = Literal["torch", "mlx"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Defaults are the recipe for two cores and a few minutes. Either `steps` or `minutes` sets the length."""
+    """Settings of a run. The defaults train for a few minutes on two cores. Give either `steps` or `minutes`.
+
+    >>> settings = Settings(steps=100, batch_tokens=4096, context=256)
+    >>> settings.batch  # windows of 256 tokens per micro-batch
+    16
+    """
 
     arch: str = "standard"
     layers: int = 4
@@ -27,6 +33,7 @@ class Settings:
     context: int = 256
     softcap: float | None = None
     tie: bool | float = True
+    """True, False, or the fraction of the run after which the pair is untied."""
     embed_dim: int | None = None
     bridge: bool = False
     batch_tokens: int = 2048
@@ -35,44 +42,45 @@ class Settings:
     minutes: float | None = None
     seed: int = 0
     optimizer: Preset = "muon"
-    rates: Rates | None = None
-    """None takes the architecture's own."""
+    rates: LearningRates | None = None
+    """Peak learning rates; None takes the defaults of the architecture."""
     warmup_steps: int = 20
     decay_from: float = 0.5
     z_loss: float = 0.0
     validate_every: float = 0.1
-    """Fraction of the run between validations; the last is always whole, those on the way see part of the split."""
+    """Fraction of the run between validations. The last one covers the full split, the others its beginning."""
     log_every: int = 10
     save_every: float = CHECKPOINT_SECONDS
     """Seconds between saved states."""
     device: str = "auto"
     threads: int | None = None
     compile: bool = False
-    backend: Backend = "torch"
+    backend: BackendName = "torch"
 
     def __post_init__(self) -> None:
         if self.backend not in ("torch", "mlx"):
-            raise BadRequest(f"the backend is {self.backend!r}; it is 'torch' or 'mlx'")
+            raise BadRequest(f"`backend={self.backend!r}` is not supported; use 'torch' or 'mlx'")
         if self.backend == "mlx" and self.compile:
-            raise BadRequest("--compile is torch's; on MLX the loss is evaluated chunk by chunk, so leave it off")
+            raise BadRequest("`compile=True` is not supported by the MLX backend; drop it or use `backend='torch'`")
         if self.backend == "mlx" and self.threads is not None:
-            raise BadRequest(f"--threads {self.threads} is for torch; MLX sees to its own threads, so leave it off")
-        if self.arch == "standard" and self.softcap is not None:  # before the training, not at its end
+            raise BadRequest(f"`threads={self.threads}` is not supported by the MLX backend; drop it")
+        if self.arch == "standard" and self.softcap is not None:  # before training, not when the checkpoint is saved
             raise BadRequest(
-                f"--softcap {self.softcap} has no word in a Qwen3 checkpoint; leave it off, or --arch golf"
+                f"`softcap={self.softcap}` is not supported by Qwen3 checkpoints; drop it or use `arch='golf'`"
             )
         if (self.steps is None) == (self.minutes is None):
-            raise BadRequest("say how long to train: either --steps N or --minutes M")
-        if (self.steps is not None and self.steps < 1) or (self.minutes is not None and self.minutes <= 0):
-            raise BadRequest(f"a run of {self.steps or self.minutes} is over before it starts; ask for more")
+            raise BadRequest("give the length of the run as either `steps` or `minutes`")
+        if self.steps is not None and self.steps < 1:
+            raise BadRequest(f"`steps` must be at least 1, not {self.steps}")
+        if self.minutes is not None and self.minutes <= 0:
+            raise BadRequest(f"`minutes` must be above 0, not {self.minutes}")
         if self.batch_tokens < self.context * self.accumulate:
             raise BadRequest(
-                f"{self.batch_tokens:,} tokens a step are fewer than {self.accumulate} windows of {self.context}; "
-                "raise --batch-tokens or lower --context"
+                f"`batch_tokens={self.batch_tokens}` is less than {self.accumulate} x {self.context} tokens "
+                "(micro-batches x context); raise `batch_tokens` or lower `context`"
             )
-
         if not self.save_every > 0:
-            raise BadRequest(f"the state is saved every {self.save_every} seconds; give --save-every more than 0")
+            raise BadRequest(f"`save_every` must be above 0 seconds, not {self.save_every}")
 
     @property
     def batch(self) -> int:
@@ -81,10 +89,11 @@ class Settings:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that a step sees: whole windows, so no more than `batch_tokens`."""
+        """Tokens per step: full windows, so at most `batch_tokens`."""
         return self.batch * self.accumulate * self.context
 
     def model(self, vocab: int) -> GPTConfig:
+        """The model configuration for a vocabulary size."""
         return GPTConfig(
             vocab=vocab, dim=self.dim, layers=self.layers, heads=self.heads, arch=self.arch,  # type: ignore[arg-type]
             kv_heads=self.kv_heads, mlp_dim=self.mlp_dim, context=self.context, softcap=self.softcap, tie=self.tie,
@@ -92,27 +101,27 @@ class Settings:
         )  # fmt: skip
 
     @property
-    def heights(self) -> Rates:
-        """The rates of this run."""
-        return self.rates or Rates.of(self.arch)
+    def learning_rates(self) -> LearningRates:
+        """The peak learning rates of this run."""
+        return self.rates or LearningRates.of(self.arch)
+
+    @property
+    def budget(self) -> Budget:
+        """The length of this run."""
+        return Budget(self.steps, 60 * self.minutes if self.minutes is not None else None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "rates": self.heights.to_dict()}
+        return {**asdict(self), "rates": self.learning_rates.to_dict()}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Settings:
+        """Read `to_dict`'s document; keys of other versions are ignored."""
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
         if isinstance(values.get("rates"), dict):
-            values["rates"] = Rates(**{**values["rates"], "betas": tuple(values["rates"]["betas"])})
+            values["rates"] = LearningRates(**{**values["rates"], "betas": tuple(values["rates"]["betas"])})
         return cls(**values)
 
     def longer(self, steps: int | None, minutes: float | None) -> Settings:
-        """The same run with another length, for going on."""
+        """The same settings with another length, to resume a finished run."""
         return replace(self, steps=steps, minutes=minutes)
-
-
-def scaled(rates: Rates, factor: float) -> Rates:
-    """Every rate times `factor`."""
-    names = ("matrices", "table", "embed", "head", "scalars", "single")
-    return replace(rates, **{name: getattr(rates, name) * factor for name in names})

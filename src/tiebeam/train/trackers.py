@@ -1,4 +1,4 @@
-"""Also log elsewhere: TensorBoard, Weights & Biases, Trackio. metrics.jsonl is written in any case."""
+"""Experiment trackers: TensorBoard, Weights & Biases, Trackio. metrics.jsonl is always written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Track = Callable[[dict[str, Any]], None]
 
 @contextmanager
 def tracker(kind: str | None, run: Path, settings: dict[str, Any]) -> Iterator[Track]:
-    """A function that takes each record of the run; with kind None it does nothing."""
+    """A function that logs each record of the run; with kind None it does nothing."""
     if kind is None:
         yield lambda record: None
         return
     try:
         module: Any = import_module({"tensorboard": "torch.utils.tensorboard"}.get(kind, kind))
     except ImportError:
-        raise BadRequest(f"--track {kind} needs the package {kind}; install it with: pip install {kind}") from None
+        raise BadRequest(f"`track={kind!r}` needs the package {kind}; install it with: pip install {kind}") from None
     if kind == "tensorboard":
         writer = module.SummaryWriter(str(run / "tensorboard"))
         try:

@@ -1,4 +1,4 @@
-"""The model on MLX is the model on torch: same weights in, same logits, loss and gradients out."""
+"""The model on MLX matches torch: same weights give the same logits, loss and gradients."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_same_weights_same_logits(shape):
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_the_gradient_is_told_apart_as_by_torch(tie):
+def test_the_gradient_is_split_as_in_torch(tie):
     one, other = twins(config(tie=tie))
     given = batches(2)
     if tie:
@@ -65,7 +65,7 @@ def test_the_gradient_is_told_apart_as_by_torch(tie):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_new_model_is_drawn_as_torch_draws_it(shape):
+def test_a_new_model_has_torchs_initial_distributions(shape):
     shape = config(**{**shape, "dim": 64, "vocab": 500, "mlp_dim": 128})
     torch.manual_seed(0)
     expected = {name: tensor.detach().numpy() for name, tensor in nn.GPT(shape).state_dict().items()}
@@ -77,7 +77,7 @@ def test_a_new_model_is_drawn_as_torch_draws_it(shape):
         assert float(found[name].std()) == pytest.approx(spread, rel=0.1, abs=1e-7), name
 
 
-def test_a_seed_is_a_model():
+def test_a_seed_determines_the_weights():
     a, b, c = (flat(mlx.GPT(config(), seed=seed).parameters()) for seed in (0, 0, 1))
     assert furthest(a, b) == 0
     assert furthest(a, c) > 0
@@ -97,7 +97,7 @@ def test_a_tied_model_has_one_table_until_it_is_untied():
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_checkpoint_is_torchs(shape):
+def test_the_checkpoint_matches_torch(shape):
     one, other = twins(config(**{**shape, "softcap": None}))
     (config_of_one, expected), (config_of_other, found) = (m.export(fold=m.config.foldable) for m in (one, other))
     assert config_of_other == config_of_one
@@ -109,6 +109,6 @@ def test_weights_of_another_shape_are_refused():
         mlx.GPT(config()).load(twins(config(tie=False))[1].export()[1])
 
 
-def test_too_long_an_input_is_refused():
-    with pytest.raises(BadRequest, match="17 tokens are more than the context of 16"):
+def test_an_input_longer_than_the_context_is_refused():
+    with pytest.raises(BadRequest, match="17 tokens exceed the context of 16"):
         mlx.GPT(config())(mx.zeros((1, 17), mx.int32))

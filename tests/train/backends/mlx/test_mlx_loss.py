@@ -1,4 +1,4 @@
-"""The chunked loss on MLX: the numbers of the plain one, and never all the logits."""
+"""The chunked loss on MLX matches the plain one and never holds the full logits."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def numbers(seed=0):
 @pytest.mark.parametrize("z_loss", [0.0, 1e-2])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("chunk", [1, 10, 37, None])
-def test_loss_and_gradients_are_torchs(softcap, z_loss, reduction, chunk):
+def test_loss_and_gradients_match_torch(softcap, z_loss, reduction, chunk):
     h, W, targets = numbers()
     options = {"softcap": softcap, "z_loss": z_loss, "reduction": reduction}
     ht, Wt = torch.tensor(h, requires_grad=True), torch.tensor(W, requires_grad=True)
@@ -41,7 +41,7 @@ def test_loss_and_gradients_are_torchs(softcap, z_loss, reduction, chunk):
     np.testing.assert_allclose(np.array(dW), Wt.grad.numpy(), atol=1e-4, rtol=1e-4)
 
 
-def test_the_gradient_is_scaled_by_what_comes_from_above():
+def test_the_gradient_is_scaled_by_the_upstream_gradient():
     h, W, targets = (mx.array(a) for a in numbers())
     once = mx.grad(lambda W: tied_cross_entropy(h, W, targets))(W)
     thrice = mx.grad(lambda W: 3.0 * tied_cross_entropy(h, W, targets))(W)
@@ -54,7 +54,7 @@ def test_without_gradients_the_loss_is_the_same():
     assert float(np.array(with_them)) == float(np.array(without))
 
 
-def test_all_the_logits_never_exist():
+def test_the_full_logits_never_exist():
     tokens, vocab, dim, chunk = 2048, 2048, 8, 64
     h, W = mx.random.normal((tokens, dim)), mx.random.normal((vocab, dim))
     targets = mx.random.randint(0, vocab, (tokens,))
@@ -76,7 +76,7 @@ def test_chunks_are_equal_and_cover_the_tokens(tokens, vocab):
     assert chunk * 4 * vocab <= 32 << 20 or chunk <= 128
 
 
-def test_the_table_has_one_gradient_from_both_ends():
+def test_a_tied_table_has_one_gradient():
     _, W, targets = numbers()
     ids = np.random.default_rng(1).integers(0, V, N)
     table = Table(V, D, input_grad_scale=0.5)
@@ -93,7 +93,7 @@ def test_the_table_has_one_gradient_from_both_ends():
     np.testing.assert_allclose(np.array(found), Wt.grad.numpy(), atol=1e-5)
 
 
-def test_shapes_that_do_not_fit_are_named():
+def test_mismatched_shapes_are_refused():
     h, W, targets = (mx.array(a) for a in numbers())
     with pytest.raises(BadRequest, match=r"\[37, 8\].*\[90, 8\].*\[36\]"):
         tied_cross_entropy(h, W, targets[:-1])

@@ -1,4 +1,4 @@
-"""The optimizers on MLX move every parameter as torch's do, step by step."""
+"""The optimizers on MLX update every parameter as torch does, step by step."""
 
 import numpy as np
 import pytest
@@ -11,10 +11,10 @@ from mlx.utils import tree_unflatten
 
 from helpers.mlx_twins import config, flat, furthest, twins, weights_of
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train import Rates, make_optimizers
+from tiebeam.train import LearningRates, make_optimizers
 from tiebeam.train.backends import mlx
 
-RATES = Rates(matrices=0.02, table=0.01, embed=0.3, head=0.004, scalars=0.05, single=0.002)
+RATES = LearningRates(matrices=0.02, table=0.01, embed=0.3, head=0.004, scalars=0.05, single=0.002)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def step_both(one, other, torch_optimizers, mlx_optimizers, number):
 
 @pytest.mark.parametrize("preset", ["muon", "adamw"])
 @pytest.mark.parametrize("shape", [{}, {"tie": False}, {"arch": "golf"}, {"arch": "golf", "tie": False}], ids=str)
-def test_every_step_is_torchs(preset, shape):
+def test_every_step_matches_torch(preset, shape):
     one, other = twins(config(**shape))
     on_torch, on_mlx = make_optimizers(one.roles(), RATES, preset), mlx.Optimizers(other, RATES, preset)
     for number in range(6):
@@ -46,7 +46,7 @@ def test_every_step_is_torchs(preset, shape):
 
 
 @pytest.mark.parametrize("preset", ["muon", "adamw"])
-def test_an_untied_table_goes_on_as_with_torch(preset):
+def test_steps_after_untying_match_torch(preset):
     one, other = twins(config(tie=0.5))
     on_torch, on_mlx = make_optimizers(one.roles(), RATES, preset), mlx.Optimizers(other, RATES, preset)
     for number in range(6):
@@ -67,7 +67,7 @@ def test_the_same_parameters_have_the_same_roles():
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_only_matrices_of_the_trunk_reach_muon(tie):
+def test_only_matrices_of_the_layers_reach_muon(tie):
     model = mlx.GPT(config(tie=tie))
     parts = mlx.Optimizers(model).parts
     assert [role for role, part in parts.items() if isinstance(part, optim.Muon)] == ["matrices"]
@@ -76,7 +76,7 @@ def test_only_matrices_of_the_trunk_reach_muon(tie):
     assert not any("embed_tokens" in name or "lm_head" in name for name in moved)
 
 
-def test_the_table_has_a_rate_of_its_own():
+def test_the_table_has_its_own_learning_rate():
     for tie, expected in ((True, RATES.table), (False, RATES.embed)):
         optimizers = mlx.Optimizers(mlx.GPT(config(tie=tie)), RATES)
         optimizers.set(0.5)

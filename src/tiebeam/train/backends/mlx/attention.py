@@ -1,4 +1,4 @@
-"""What both architectures' attention share: causal attention with grouped keys and rotary positions."""
+"""Causal attention with grouped keys and rotary positions, for both architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def split_heads(x: mx.array, heads: int) -> mx.array:  # [B, T, H * d] -> [B, H,
 
 
 def rotate(x: mx.array, theta: float, sign: int = 1) -> mx.array:  # [B, H, T, d] -> [B, H, T, d]
-    """The first half of each head turns against the second, by +angle or -angle."""
+    """Rotate the first half of each head against the second, by +angle or -angle."""
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=theta, scale=float(sign), offset=0)
 
 

@@ -1,4 +1,4 @@
-"""parameter-golf's block on MLX; the twin of tiebeam.nn.golf_blocks, which says what is peculiar about it."""
+"""parameter-golf's block on MLX; tiebeam.nn.golf_blocks documents what is special about it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Block(nn.Module):
         return x + self.mlp_scale * self.mlp(norm(x, self.eps))
 
 
-def trunk(  # [B, T, D] -> [B, T, D], normed
+def layers(  # [B, T, D] -> [B, T, D], normed
     x: mx.array, blocks: list[Block], skip_weights: mx.array, eps: float
 ) -> mx.array:
     x = x0 = norm(x, eps)

@@ -1,13 +1,13 @@
-"""The GPT of tiebeam.nn on MLX: the same configuration, tensor names, numbers and face.
+"""The GPT of tiebeam.nn on MLX: the same configuration, tensor names, numbers and interface.
 
 `GPT(config)(ids)` gives logits, `GPT(config)(ids, targets)` the loss. Parameters are named as the checkpoint names its
-tensors. `lm_head` is None as long as the pair is tied: one table, and one entry among the parameters.
+tensors. `lm_head` is None while the pair is tied: one table, and one entry among the parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,12 +18,12 @@ from mlx.utils import tree_flatten
 from tiebeam.errors import BadRequest
 from tiebeam.nn.gpt_config import GPTConfig
 from tiebeam.train.backends.mlx import golf_blocks, qwen3_blocks
-from tiebeam.train.backends.mlx.initial_weights import first_weights
+from tiebeam.train.backends.mlx.initial_weights import initial_weights
 from tiebeam.train.backends.mlx.loss import softcapped, tied_cross_entropy
 from tiebeam.train.backends.mlx.tied_embedding import Table
+from tiebeam.train.learning_rates import Role
 
 HEAD = "lm_head.weight"
-Role = Literal["table", "head", "matrices", "scalars"]
 
 
 class GPT(nn.Module):
@@ -42,13 +42,13 @@ class GPT(nn.Module):
             self.blocks = [golf_blocks.Block(config) for _ in range(config.layers)]
             self.skip_weights = mx.ones((config.layers // 2, config.dim))
         else:
-            self.model = qwen3_blocks.Trunk(config, table)
+            self.model = qwen3_blocks.Layers(config, table)
         self.lm_head = None if config.starts_tied else _linear(width, config.vocab)
         self.bridge = _linear(config.dim, config.dim) if config.bridge else None
         self.embed_proj = _linear(width, config.dim) if config.embed_dim else None
         self.head_proj = _linear(config.dim, width) if config.embed_dim else None
         shapes = {name: tensor.shape for name, tensor in self.tensors().items()}
-        self.load(first_weights(config, shapes, self.table_name, seed))
+        self.load(initial_weights(config, shapes, self.table_name, seed))
 
     @property
     def table(self) -> Table:
@@ -73,7 +73,7 @@ class GPT(nn.Module):
         return dict(tree_flatten(self.trainable_parameters()))
 
     def load(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take weights by name; all of them, and nothing else, in their shapes."""
+        """Load weights by name: every parameter, nothing else, in its shape."""
         try:
             self.load_weights([(name, mx.array(array)) for name, array in weights.items()], strict=True)
         except ValueError as error:
@@ -90,22 +90,22 @@ class GPT(nn.Module):
     def loss(  # [B, T] x 2 -> []
         self, ids: mx.array, targets: mx.array, *, probe: mx.array | None = None, **options: Any
     ) -> mx.array:
-        """`options` are those of tied_cross_entropy; `probe` [B, T, width] is added to the embeddings, so that its
-        gradient is theirs."""
+        """`options` are those of tied_cross_entropy. `probe` [B, T, width] is added to the embeddings, so that its
+        gradient is the gradient of the embeddings."""
         h, W = self.hidden(ids, probe)
         return tied_cross_entropy(self._before_head(h), W, targets, **{"softcap": self.config.softcap, **options})
 
     def hidden(self, ids: mx.array, probe: mx.array | None = None) -> tuple[mx.array, mx.array]:
-        """[B, T] -> what the head reads [B, T, D], normed, and the matrix it multiplies by [V, width]."""
+        """[B, T] -> the final hidden states [B, T, D], normed, and the matrix of the head [V, width]."""
         if ids.shape[1] > self.config.context:
-            raise BadRequest(f"{ids.shape[1]} tokens are more than the context of {self.config.context}")
+            raise BadRequest(f"{ids.shape[1]} tokens exceed the context of {self.config.context}; pass fewer")
         x, alias = self.table.embed(ids)
         if probe is not None:
             x = x + probe
         if self.embed_proj is not None:
             x = self.embed_proj(x)
         if self.config.arch == "golf":
-            h = golf_blocks.trunk(x, self.blocks, self.skip_weights, self.config.norm_eps)
+            h = golf_blocks.layers(x, self.blocks, self.skip_weights, self.config.norm_eps)
         else:
             h = self.model(x)
         return h, alias if self.lm_head is None else self.lm_head.weight
@@ -119,7 +119,7 @@ class GPT(nn.Module):
         return weight
 
     def untie(self) -> None:
-        """Give the head a matrix of its own, a copy of the table."""
+        """Give the head its own matrix, a copy of the table."""
         if self.lm_head is not None:
             raise BadRequest("the model is already untied")
         head = _linear(1, 1)
@@ -127,7 +127,7 @@ class GPT(nn.Module):
         self.lm_head = head
 
     def roles(self) -> dict[str, Role]:
-        """What each parameter is to an optimizer, as in tiebeam.nn: the table, the head, matrices and scalars."""
+        """The role of each parameter for the optimizers, as in tiebeam.nn: table, head, matrices or scalars."""
         linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
 
         def role(name: str) -> Role:
@@ -138,7 +138,7 @@ class GPT(nn.Module):
         return {name: role(name) for name in self.tensors()}
 
     def export(self, *, fold: bool = False) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """config.json and the tensors of a checkpoint, the ones that torch's GPT would export."""
+        """config.json and the tensors of a checkpoint, the same as the torch GPT exports."""
         config = self.config.to_hf(tied=self.tied, fold=fold)
         tensors = {name: np.array(tensor) for name, tensor in self.tensors().items()}
         if self.config.foldable:

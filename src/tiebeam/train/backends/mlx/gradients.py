@@ -1,4 +1,4 @@
-"""One step's loss and gradients, over micro-batches, and where the table's gradient came from."""
+"""Loss and gradients of one step over micro-batches, and where the embedding's gradient comes from."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import numpy as np
 import numpy.typing as npt
 from mlx.utils import tree_map
 
+from tiebeam.corpus.batches import Batch
+from tiebeam.nn.provenance import Provenance
 from tiebeam.train.backends.mlx.gpt import GPT
-
-Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # x, y: [B, T]
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
     loss: float
     tree: dict[str, Any]
-    """As `trainable_parameters()` is nested."""
+    """Nested as `trainable_parameters()` is."""
     lookups: list[tuple[npt.NDArray[np.int64], mx.array]]
-    """Of each micro-batch, the ids and the gradient of their embeddings [B, T, width]."""
+    """For each micro-batch, the ids and the gradient of their embeddings [B, T, width]."""
 
 
 def loss_and_gradients(model: GPT, ids: mx.array, targets: mx.array, **options: Any) -> tuple[mx.array, dict[str, Any]]:
-    """The loss and the gradient of every parameter, nested as `trainable_parameters()`."""
+    """The loss and the gradient of every parameter, nested as `trainable_parameters()` is."""
     loss, (tree, _) = _differentiate(model, ids, targets, options)
     return loss, tree
 
 
 def accumulated(model: GPT, batches: Iterable[Batch], count: int, **options: Any) -> Gradients:
-    """The mean loss over `count` micro-batches and its gradients; each is done before the next begins."""
+    """The mean loss over `count` micro-batches and its gradients; each is evaluated before the next begins."""
     total, tree, lookups = 0.0, None, []
     for _, (x, y) in zip(range(count), batches, strict=False):
         loss, (gradients, dx) = _differentiate(model, mx.array(x), mx.array(y), options, 1.0 / count)
@@ -45,7 +45,7 @@ def accumulated(model: GPT, batches: Iterable[Batch], count: int, **options: Any
 
 
 def _differentiate(
-    model: GPT, ids: mx.array, targets: mx.array, options: dict[str, Any], share: float = 1.0
+    model: GPT, ids: mx.array, targets: mx.array, options: dict[str, Any], weight: float = 1.0
 ) -> tuple[mx.array, tuple[dict[str, Any], mx.array]]:
     parameters = model.trainable_parameters()
     head = model.head_weight()
@@ -53,7 +53,7 @@ def _differentiate(
 
     def loss_of(parameters: dict[str, Any], probe: mx.array) -> mx.array:
         model.update(parameters)
-        return model.loss(ids, targets, probe=probe, plain=head, **options) * share
+        return model.loss(ids, targets, probe=probe, plain=head, **options) * weight
 
     probe = mx.zeros((*ids.shape, model.table.weight.shape[1]))
     loss, found = mx.value_and_grad(loss_of, argnums=(0, 1))(parameters, probe)
@@ -62,31 +62,22 @@ def _differentiate(
 
 
 def provenance(model: GPT, gradients: Gradients) -> dict[str, float]:
-    """The lookup's part of the table's gradient and the head's, in the words of `tiebeam.nn.Provenance`."""
+    """The lookup's and the head's part of the embedding's gradient, as `tiebeam.nn.Provenance` reports them."""
     width = model.table.weight.shape[1]
     tree = gradients.tree
     table = tree["tok_emb"] if model.config.arch == "golf" else tree["model"]["embed_tokens"]
-    total = np.array(table["weight"])  # [V, D]
+    total = np.array(table["weight"], np.float64)  # [V, D]
     if not model.tied:
-        head = np.array(tree["lm_head"]["weight"])
-        return _told(np.linalg.norm(total), np.linalg.norm(head), np.vdot(total, head))
+        head = np.array(tree["lm_head"]["weight"], np.float64)
+        return _provenance(total, head, np.vdot(total, head))
     ids, where = np.unique(np.concatenate([x.reshape(-1) for x, _ in gradients.lookups]), return_inverse=True)
     lookup = np.zeros((len(ids), width))
     rows = np.concatenate([np.array(dx).reshape(-1, width) for _, dx in gradients.lookups])
     np.add.at(lookup, where, rows.astype(np.float64) * model.config.input_grad_scale)
-    squares = np.einsum("vd,vd->v", total, total, dtype=np.float64)
     head = total[ids] - lookup
-    squares[ids] = np.einsum("vd,vd->v", head, head)
-    return _told(np.linalg.norm(lookup), np.sqrt(squares.sum()), np.vdot(lookup, head))
+    total[ids] = head  # what remains is the head's part
+    return _provenance(lookup, total, np.vdot(lookup, head))
 
 
-def _told(lookup: Any, head: Any, product: Any) -> dict[str, float]:
-    """From two norms and the inner product."""
-    lookup, head, product = float(lookup), float(head), float(product)
-    both, whole = lookup * head, lookup + head
-    return {
-        "lookup_norm": lookup,
-        "head_norm": head,
-        "cosine": product / both if both else 0.0,
-        "head_share": head / whole if whole else 0.0,
-    }
+def _provenance(lookup: npt.NDArray[np.float64], head: npt.NDArray[np.float64], inner: Any) -> dict[str, float]:
+    return Provenance.of(float(np.vdot(lookup, lookup)), float(np.vdot(head, head)), float(inner)).to_dict()

@@ -1,4 +1,4 @@
-"""The Qwen3 trunk on MLX, with Hugging Face's names; the twin of tiebeam.nn.qwen3_blocks."""
+"""The Qwen3 layers on MLX, with Hugging Face's tensor names, as in tiebeam.nn.qwen3_blocks."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Trunk(nn.Module):
-    """`model.*` of a Qwen3 checkpoint; the table sits inside because its name does."""
+class Layers(nn.Module):
+    """`model.*` of a Qwen3 checkpoint; it holds the table because its tensor name is model.embed_tokens."""
 
     def __init__(self, config: GPTConfig, table: Table) -> None:
         super().__init__()

@@ -1,0 +1,120 @@
+"""`tiebeam train`, `pack` and `unpack` from the command line: options, messages, and the commands they suggest."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from helpers.small_corpus import small_corpus
+from tiebeam.cli import tiebeam as program
+from tiebeam.corpus import Corpus
+from tiebeam.errors import TiebeamError
+from tiebeam.train import LearningRates, RunDirectory
+
+SMALL = ["--layers=1", "--dim=16", "--heads=2", "--kv-heads=1", "--mlp-dim=32", "--context=16", "--batch-tokens=64",
+         "--threads=1", "--device=cpu"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return small_corpus(tmp_path_factory)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(program, list(arguments), catch_exceptions=True)
+
+
+def trained(corpus: Corpus, out: Path, *arguments: str) -> Result:
+    found = call("train", str(corpus.path), *SMALL, "--quiet", "--out", str(out), *arguments)
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def rates_of(out: Path) -> dict[str, Any]:
+    rates: dict[str, Any] = RunDirectory.open(out).read_run()["settings"]["rates"]
+    return rates
+
+
+@pytest.mark.parametrize("option", ["--lr-scale", "--rate-scale"])
+def test_both_spellings_scale_every_learning_rate(corpus: Corpus, tmp_path: Path, option: str) -> None:
+    trained(corpus, tmp_path / "run", "--steps=1", f"{option}=0.5")
+    expected = LearningRates.of("standard").scaled(0.5)
+    assert rates_of(tmp_path / "run") == json.loads(json.dumps(expected.to_dict()))
+
+
+def test_learning_rates_are_set_by_role(corpus: Corpus, tmp_path: Path) -> None:
+    trained(corpus, tmp_path / "tied", "--steps=1", "--embedding-lr=0.011", "--matrix-lr=0.012")
+    tied = rates_of(tmp_path / "tied")
+    assert (tied["table"], tied["matrices"], tied["embed"]) == (0.011, 0.012, LearningRates().embed)
+    trained(corpus, tmp_path / "untied", "--steps=1", "--tie=no", "--embedding-lr=0.013", "--head-lr=0.014")
+    untied = rates_of(tmp_path / "untied")
+    assert (untied["embed"], untied["head"], untied["table"]) == (0.013, 0.014, LearningRates.of("standard").table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps=0"], "--steps must be at least 1, not 0"),
+        (["--minutes=0"], "--minutes must be above 0, not 0.0"),
+        (["--steps=2", "--softcap=15"],
+         "--softcap 15.0 is not supported by Qwen3 checkpoints; drop it or use --arch golf"),
+        (["--steps=2", "--tie=maybe"], "--tie maybe is not supported; use yes, no, or a fraction such as 0.67"),
+        (["--steps=2", "--head-lr=1"], "--head-lr is for an untied head; use --embedding-lr, or --tie no"),
+        (["--steps=2", "--optimizer=adamw", "--matrix-lr=1"],
+         "--matrix-lr is not supported by --optimizer adamw; use --lr-scale"),
+        (["--steps=2", "--device=toaster"], "--device toaster is not a device; use auto, cpu, cuda, mps or cuda:1"),
+    ],
+)  # fmt: skip
+def test_errors_name_options(corpus: Corpus, tmp_path: Path, arguments: list[str], message: str) -> None:
+    found = call("train", str(corpus.path), *SMALL, "--out", str(tmp_path / "run"), *arguments)
+    assert isinstance(found.exception, TiebeamError)
+    assert str(found.exception) == message
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_run_suggests_resume_and_force(corpus: Corpus, tmp_path: Path) -> None:
+    trained(corpus, tmp_path / "run", "--steps=1")
+    found = call("train", str(corpus.path), *SMALL, "--steps=1", "--out", str(tmp_path / "run"))
+    assert str(found.exception).endswith("already holds a run; pass --resume to resume it, or --force to replace it")
+    found = call("train", "--resume", "--out", str(tmp_path / "run"))
+    assert str(found.exception).endswith("is finished after 1 steps; give more --steps or --minutes")
+
+
+def test_a_diverged_run_suggests_options(corpus: Corpus, tmp_path: Path) -> None:
+    found = call("train", str(corpus.path), *SMALL, "--steps=40", "--lr-scale=1e30", "--out", str(tmp_path / "run"))
+    assert "lower the learning rates (--lr-scale 0.5) or use a longer warmup (--warmup-steps 50)" in str(
+        found.exception
+    )
+
+
+def test_the_suggested_command_continues_the_held_out_text(corpus: Corpus, tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    shown = trained(corpus, out, "--steps=1").stdout.replace("\n", " ")
+    program_name, *suggested = shlex.split(shown.partition("next: ")[2])
+    assert program_name == "tiebeam"
+    assert suggested[:2] == ["generate", str(out)]
+    assert suggested[2].startswith("the cat")  # what the corpus begins with
+    assert call(*suggested, "--new", "2").exit_code == 0
+
+
+@pytest.mark.parametrize("limit", ["16MB", "16_000_000", "16,000 kb", "0.016 GB"])
+def test_limits_are_sizes(corpus: Corpus, tmp_path: Path, limit: str) -> None:
+    trained(corpus, tmp_path / "run", "--steps=1")
+    found = call("pack", str(tmp_path / "run"), "--limit", limit, "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["limit"] == 16_000_000
+    refused = call("pack", str(tmp_path / "run"), "--limit", "lots", "--force")
+    assert "--limit lots is not a size" in str(refused.exception)
+
+
+def test_unpack_replaces_a_checkpoint_only_with_force(corpus: Corpus, tmp_path: Path) -> None:
+    trained(corpus, tmp_path / "run", "--steps=1")
+    assert call("pack", str(tmp_path / "run")).exit_code == 0
+    unpack = ["unpack", str(tmp_path / "run.tbp"), str(tmp_path / "back")]
+    assert call(*unpack).exit_code == 0
+    assert "--force" in str(call(*unpack).exception)
+    assert call(*unpack, "--force").exit_code == 0
+    assert not list(tmp_path.glob(".*"))  # no staging directory is left
