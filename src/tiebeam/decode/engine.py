@@ -166,7 +166,7 @@ class EngineBase(ABC):
     ) -> Iterator[Token]:
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if n < 0:
-            raise BadRequest(f"{n} new tokens cannot be made")
+            raise BadRequest(f"n must be 0 or more, not {n}")
         self.check(tokens)
         self._check_length(len(tokens), n)
         return self._generate(tokens, n, sampling or Sampling(), stop)

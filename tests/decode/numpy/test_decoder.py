@@ -167,7 +167,7 @@ def broken(case: str, model: Path, where: Path) -> Path:
         ("overflow", "overflows on this input: the weights are finite, the activations are not"),
         ("no config", "has no config.json, which says how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
-        ("no tokenizer", "has no tokenizer.json; give the prompt as ids: --tokens 1,2,3"),
+        ("no tokenizer", "has no tokenizer; give token ids instead of text"),
         ("another architecture", "cannot run the architecture 'mamba'; it runs cohere2, gemma, gemma2,"),
     ],
 )

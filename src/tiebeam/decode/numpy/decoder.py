@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.decode.engine import EngineBase
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
 from tiebeam.decode.numpy.load_weights import Weights
 from tiebeam.decode.numpy.ops import Array, Ids, softcap
@@ -30,10 +31,6 @@ from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_tables
 from tiebeam.decode.sampling import Sampling
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.families.spec import Spec
-
-if TYPE_CHECKING:
-    from tiebeam.decode.perplexity import Perplexity
-    from tiebeam.tokenizer.load import Tokenizer
 
 CHUNK = 128
 """Positions per forward pass: enough for BLAS to be fast, few enough to need little memory."""
@@ -53,7 +50,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Decoder:
+class Decoder(EngineBase):
     """Embedding, layers and LM head of a checkpoint. Make one with `Decoder.open`.
 
     `with_ends` replaces embedding and head; everything else is read-only.
@@ -128,21 +125,6 @@ class Decoder:
     def _scorer(self) -> Scorer:
         return self.head.scorer()
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the checkpoint, if there is one."""
-        from tiebeam.tokenizer.load import open_tokenizer
-
-        return open_tokenizer(self.checkpoint) if self.checkpoint else None
-
-    @cached_property
-    def speller(self) -> Tokenizer | None:
-        """The tokenizer, or None where it cannot be built: the model still runs on ids."""
-        try:
-            return self.tokenizer
-        except UnreadableInput:
-            return None
-
     def cache(self, capacity: int | None = None) -> Cache:
         """An empty KV cache for `capacity` positions (by default, the whole context)."""
         return Cache(self.spec, self.spec.context if capacity is None else capacity, self.dtype)
@@ -188,15 +170,6 @@ class Decoder:
             self._explain_nan()
         return logits
 
-    def hidden(self, tokens: Sequence[int] | NDArray[np.integer]) -> Array:  # [T] -> [T, D]
-        """The final hidden states over a sequence, after the final norm."""
-        self._check_length(len(tokens))
-        return self.forward(tokens, self.cache(len(tokens)))
-
-    def logits(self, tokens: Sequence[int] | NDArray[np.integer]) -> Array:  # [T] -> [T, V]
-        """The logits at every position of a sequence."""
-        return self.unembed(self.hidden(tokens))
-
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -209,69 +182,8 @@ class Decoder:
         sampling: Sampling | None = None,
         stop: bool = True,
     ) -> Iterator[Token]:
-        """Up to `n` tokens after the prompt, one by one. `stop`: stop at the model's end-of-text token."""
-        sampling = sampling or Sampling(temperature, top_k, top_p, seed)
-        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if n < 0:
-            raise BadRequest(f"n must be 0 or more, not {n}")
-        self.check(tokens)
-        self._check_length(len(tokens), n)
-        return self._generate(tokens, n, sampling, stop)
-
-    def _generate(self, tokens: list[int], n: int, sampling: Sampling, stop: bool) -> Iterator[Token]:
-        tokenizer = self.speller
-        stream = tokenizer.stream(tokens) if tokenizer else None
-        ends = tokenizer.stop_ids if tokenizer and stop else frozenset()
-        known = min(self.vocab, tokenizer.size) if tokenizer else self.vocab
-        random, cache = sampling.generator(), self.cache(len(tokens) + n)
-        new = tokens
-        for made in range(n):
-            h = self.forward(new, cache)[-1:]  # [1, D]
-            token = sampling.choose(self.unembed(h)[0, :known], random)
-            if token in ends:
-                return
-            yield Token(token, stream(token, last=made == n - 1) if stream else "")
-            new = [token]
-
-    def perplexity(
-        self, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
-    ) -> Perplexity:
-        """Loss on a text, in nats per token and bits per byte. See `tiebeam.decode.perplexity`."""
-        from tiebeam.decode.perplexity import perplexity
-
-        return perplexity(self, text, context=context, stride=stride)
-
-    def encode(self, text: str) -> list[int]:
-        """Text -> tokens, with the start token where the tokenizer adds one."""
-        if not text:
-            raise BadRequest("the prompt is empty; give it some text, or a start token with --tokens")
-        if self.tokenizer is None:
-            raise UnreadableInput(f"{self.source} has no tokenizer.json; give the prompt as ids: --tokens 1,2,3")
-        return self.tokenizer.encode(text)
-
-    def check(self, tokens: Sequence[int] | NDArray[np.integer]) -> Ids:
-        """Token ids as an array, each within the vocabulary."""
-        ids = np.asarray(tokens)
-        if ids.size == 0:
-            raise BadRequest("there are no tokens to run; give at least one")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise BadRequest("tokens must be a list of whole numbers")
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.embed.vocab:
-            wrong = low if low < 0 else high
-            raise BadRequest(f"token id {wrong:,} is outside the vocabulary of {self.embed.vocab:,}")
-        return ids.astype(np.int64)
-
-    def _check_length(self, prompt: int, new: int = 0) -> None:
-        context = self.spec.context
-        if prompt + new <= context:
-            return
-        if prompt >= context or not new:
-            raise BadRequest(f"{prompt:,} tokens are more than the model's context of {context:,}; shorten the text")
-        raise BadRequest(
-            f"{prompt:,} tokens of prompt and {new:,} new ones are more than the model's context of {context:,}; "
-            f"ask for at most {context - prompt:,}"
-        )
+        """Up to `n` tokens after the prompt. `stop`: end at the model's end-of-text token."""
+        return super().generate(prompt, n, sampling=sampling or Sampling(temperature, top_k, top_p, seed), stop=stop)
 
     def _explain_nan(self) -> None:
         """Raise an error that names the tensor with the NaN. Searched only now: a scan costs as much as a token."""
