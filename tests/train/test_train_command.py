@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,9 @@ def test_unpack_replaces_a_checkpoint_only_with_force(corpus: Corpus, tmp_path: 
     assert "--force" in str(call(*unpack).exception)
     assert call(*unpack, "--force").exit_code == 0
     assert not list(tmp_path.glob(".*"))  # no staging directory is left
+
+
+def test_importing_train_and_nn_imports_neither_torch_nor_mlx() -> None:
+    code = "import sys, tiebeam.train, tiebeam.nn; print(sorted({'torch', 'mlx'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
