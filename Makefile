@@ -1,12 +1,16 @@
-# Two commands matter: `make run` and `make test`. Each builds .venv when needed and is quick when nothing changed.
+# Every target builds .venv when it is missing and takes a second when nothing changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
+COVERED := tiebeam.checkpoint tiebeam.surgery tiebeam.doctor
 
-.PHONY: setup run test lint bench docs clean
-.DEFAULT_GOAL := run
+.PHONY: help setup run test quick lint peers bench docs clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -17,27 +21,35 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group dev -e '.[$(EXTRAS)]'
 	@touch $@
 
-setup: $(STAMP)
+setup: $(STAMP)  ## Build .venv with every extra and the development tools
 
-run: $(STAMP)
+run: $(STAMP)  ## Compare tied and untied on the built-in text; writes comparison/report.html
 	@$(BIN)/tiebeam compare --out comparison
 
-# No cache: where an import comes from depends on files ruff does not watch.
-lint: $(STAMP)
+# Without a cache: where an import comes from depends on files that ruff does not watch.
+lint: $(STAMP)  ## ruff, mypy (strict for src), import-linter
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
-test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+quick: $(STAMP)  ## The fast tests, under a minute
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not real and not peer"
 
-bench: $(STAMP)
+test: lint  ## Everything: lint, types, all tests, coverage
+	$(BIN)/pytest -n 2 --dist loadgroup $(COVERED:%=--cov=%) --cov-branch --cov-report=
+	@$(BIN)/python tests/helpers/coverage_by_package.py
+
+peers: $(STAMP)  ## What real loaders do with every architecture, against what the doctor predicts; writes docs/loaders.md
+	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix
+
+bench: $(STAMP)  ## Run every benchmark; prints ratios
 	$(BIN)/python bench/all.py
 
-docs: $(STAMP)
+docs: $(STAMP)  ## Write the generated pages: docs/cli.md, docs/findings
 	$(BIN)/python docs/generate.py
 
-clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
+clean:  ## Remove everything that was built
+	rm -rf $(VENV) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

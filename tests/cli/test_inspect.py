@@ -9,7 +9,8 @@ import pytest
 
 import tiebeam
 from helpers.building import llama_config, table, write_model
-from tiebeam.cli import GROUPS, VERBS, to_options
+from tiebeam.cli import GROUPS, VERBS
+from tiebeam.cli.option_names import to_options
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -6,13 +6,13 @@ input. The library's errors name Python arguments; `to_options` rewrites them: `
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
 
 import click
 
 from tiebeam._version import __version__
+from tiebeam.cli.option_names import to_options
 from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 
 # group -> verb -> one line for the overview; a verb is `command` in cli/<verb>.py
@@ -107,38 +107,6 @@ def _help(ctx: click.Context, verb: str | None) -> None:
     command = tiebeam.get_command(parent, verb)
     assert command is not None
     click.echo(command.get_help(click.Context(command, info_name=verb, parent=parent)))
-
-
-_ARGUMENT = re.compile(
-    r"""\b(?P<name>[a-z_]+)=(?:(?P<flag>True|False)\b|(?P<quote>["'])(?P<text>[^"']*)(?P=quote)|(?P<number>-?\d[\d._]*\b))"""
-)
-
-
-def to_options(message: str, command: click.Command | None) -> str:
-    """Rewrite the Python arguments in a message as options of `command`.
-
-    force=True -> --force, proof=False -> --no-proof, keep="head" -> --keep head, "dim must be ..." -> "--dim must be
-    ...". What is not an option of the command stays as it is.
-    """
-    known = {option for param in (command.params if command else ()) for option in (*param.opts, *param.secondary_opts)}
-
-    def option(found: re.Match[str]) -> str:
-        name = found["name"].strip("_").replace("_", "-")
-        if found["flag"]:
-            written = f"--{name}" if found["flag"] == "True" else f"--no-{name}"
-            return written if written in known else found[0]
-        value = found["text"] if found["quote"] else found["number"]
-        shown = f'"{value}"' if " " in value or not value else value
-        return f"--{name} {shown}" if f"--{name}" in known else found[0]
-
-    subject = message.split(" must be ", 1)[0].replace("_", "-")
-    if f"--{subject}" in known:
-        message = f"--{subject}{message[len(subject) :]}"
-    message = _ARGUMENT.sub(option, message)
-    for name in known:
-        if "-" in name[2:]:  # top_k can only be an argument; a single word may be a plain word
-            message = re.sub(rf"\b{name[2:].replace('-', '_')}\b", name, message)
-    return message
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,6 +11,7 @@ import click
 
 from tiebeam.cli import for_ci, render
 from tiebeam.cli.inspect import title, verdict_line
+from tiebeam.cli.option_names import to_options
 from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
 from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
 from tiebeam.doctor.diagnosis import verdict
@@ -140,10 +141,9 @@ def _diagnose(model: str, base: str | None, embed: str | None, head: str | None,
     try:
         return diagnose_adapter(model, base) if is_adapter(model) else diagnose(model, embed=embed, head=head)
     except TiebeamError as error:
-        reason = str(error).replace("base=MODEL", "--base MODEL")
         if not several:
-            raise type(error)(reason) from None
-        return _Unreadable(model, reason)
+            raise
+        return _Unreadable(model, to_options(str(error), command))
 
 
 def _models_below(roots: tuple[str, ...]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiebeam.cli import render, to_options
+from tiebeam.cli import render
+from tiebeam.cli.option_names import to_options
 from tiebeam.cli.progress import Progress
 
 if TYPE_CHECKING:

@@ -1,30 +1,53 @@
 """Turn Python arguments in an error message into command-line options.
 
-The library writes arguments in backticks: "`batch_tokens=64` is too small" becomes "--batch-tokens 64 is too small".
+The library's errors name Python arguments (`keep="head"`, `steps=0`); people at the command line know options
+(`--keep head`, `--steps 0`). Only what is an option of the command is rewritten.
 """
 
 from __future__ import annotations
 
 import re
 
-_ARGUMENT = re.compile(r"`([a-z]\w*)(?:=([^`]*))?`")
-_SPELLED = {"lr_scale": re.compile(r"`LearningRates\.scaled\((.*?)\)`")}
+import click
+
+_ARGUMENT = re.compile(
+    r"""\b(?P<name>[a-z_]+)=(?:(?P<flag>True|False)\b|(?P<quote>["'])(?P<text>[^"']*)(?P=quote)"""
+    r"""|(?P<plain>-?\d[\d._]*\b|[A-Z]+\b|None\b))"""
+)
+_QUOTED = re.compile(r"`(?P<text>(?P<name>[a-z_]+)(?:=[^`]*)?)`")
+_METHODS = {"LearningRates.scaled": "lr_scale"}  # a call that the command line has as an option
 
 
-def with_option_names(message: str) -> str:
-    """The message as the command line should print it.
+def to_options(message: str, command: click.Command | None) -> str:
+    """Rewrite the Python arguments in a message as options of `command`.
 
-    >>> with_option_names("`softcap=15.0` is not supported; drop it or use `arch='golf'`")
-    '--softcap 15.0 is not supported; drop it or use --arch golf'
-    >>> with_option_names("pass `resume=True` or more `steps`")
-    'pass --resume or more --steps'
+    >>> command = click.Command("x", params=[click.Option(["--keep"]), click.Option(["--force"], is_flag=True)])
+    >>> to_options('keep="head" drops the embedding; pass `force=True`', command)
+    '--keep head drops the embedding; pass --force'
     """
-    for option, pattern in _SPELLED.items():
-        message = pattern.sub(rf"`{option}=\1`", message)
-    return _ARGUMENT.sub(_option, message)
+    known = {option for param in (command.params if command else ()) for option in (*param.opts, *param.secondary_opts)}
 
+    def option(found: re.Match[str]) -> str:
+        name = found["name"].strip("_").replace("_", "-")
+        if found["flag"]:
+            written = f"--{name}" if found["flag"] == "True" else f"--no-{name}"
+            return written if written in known else found[0]
+        value = found["text"] if found["quote"] else found["plain"]
+        shown = f'"{value}"' if " " in value or not value else value
+        return f"--{name} {shown}" if f"--{name}" in known else found[0]
 
-def _option(found: re.Match[str]) -> str:
-    name, value = found.groups()
-    option = f"--{name.replace('_', '-')}"
-    return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+    def unquoted(found: re.Match[str]) -> str:
+        name = f"--{found['name'].replace('_', '-')}"
+        bare = name if "=" not in found["text"] else found["text"]
+        return bare if name in known else found[0]
+
+    for method, argument in _METHODS.items():
+        message = re.sub(rf"`{re.escape(method)}\((.*?)\)`", rf"`{argument}=\1`", message)
+    subject = message.split(" must be ", 1)[0].replace("_", "-")
+    if f"--{subject}" in known:
+        message = f"--{subject}{message[len(subject) :]}"
+    message = _ARGUMENT.sub(option, _QUOTED.sub(unquoted, message))
+    for name in known:
+        if "-" in name[2:]:  # top_k can only be an argument; a single word may be a plain word
+            message = re.sub(rf"\b{name[2:].replace('-', '_')}\b", name, message)
+    return message

@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
-from tiebeam.cli.option_names import with_option_names
 from tiebeam.cli.progress import Progress
 from tiebeam.errors import BadRequest, TiebeamError
 
@@ -188,7 +187,6 @@ def _reported_once(distribution: Distribution) -> Iterator[None]:
             time.sleep(0 if distribution.is_main else _RANK_0_SECONDS)
         elif not reports_first(distribution):
             raise click.exceptions.Exit(2 if isinstance(error, BadRequest) else 3) from None
-        error.args = (with_option_names(str(error)),)
         raise
 
 
