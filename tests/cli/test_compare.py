@@ -38,7 +38,7 @@ def test_prints_the_verdict_the_report_path_and_the_next_command(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "minutes"), (("--dim", "15"), "divide")],
+    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "minutes"), (("--dim", "15"), "not divisible")],
 )
 @pytest.mark.usefixtures("cache")
 def test_invalid_options_exit_with_2(run, tmp_path, arguments, word):

@@ -180,7 +180,7 @@ def test_plan_of_a_torn_checkpoint_has_a_remark(run, tmp_path):
     where = write_model(tmp_path / "torn", tensors, llama_config(tie_word_embeddings=True))
     code, out, _ = run("plan", "--model", where)
     assert code == 0
-    assert "Its state is torn: declared tied, stored as two different matrices" in " ".join(out.split())
+    assert "Its state is torn:" in " ".join(out.split())
 
 
 def test_missing_checkpoint_is_exit_3(run, tmp_path):

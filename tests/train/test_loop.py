@@ -180,7 +180,7 @@ def test_packing_and_unpacking_restores_a_checkpoint(corpus, tmp_path, arch):
     assert abs(packed.lost) < 0.01
     assert unpack_run(tmp_path / "run.tbp", tmp_path / "back") > 10
     assert tiebeam.inspect(tmp_path / "back").tie is Tie.SHARED
-    with pytest.raises(BadRequest, match="--force"):
+    with pytest.raises(BadRequest, match="force=True"):
         unpack_run(tmp_path / "run.tbp", tmp_path / "back")
 
 

@@ -55,6 +55,7 @@ def diagnose(
 
     `embed` and `head` name the tensors where the architecture is unknown.
 
+        >>> import tiebeam
         >>> tiebeam.diagnose("merged").findings[0].code
         'TB101'
     """

@@ -31,10 +31,12 @@ def guard(model: nn.Module, *, embed: str | None = None, head: str | None = None
     `embed` and `head` name its parameters if they cannot be found without help. `tied` is what the pair should be,
     if neither the model nor its config tells.
 
+        >>> import tiebeam, torch
+        >>> model = tiebeam.nn.GPT(tiebeam.nn.GPTConfig(vocab=64, dim=16, layers=1, heads=2))
         >>> guard = tiebeam.guard(model)
-        >>> guard.watch(optimizer)
+        >>> optimizer = guard.watch(torch.optim.AdamW(model.parameters()))  # checks before every step
         >>> with guard.stage("resume"):
-        ...     model.load_state_dict(state)
+        ...     _ = model.load_state_dict(model.state_dict())
     """
     return Guard(model, embed, head, tied)
 
@@ -101,8 +103,8 @@ class Guard:
 def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """After a save: raise `TieBroken` unless the checkpoint at `path` has the model's tie and its values.
 
-    >>> model.save_pretrained(path)
-    >>> tiebeam.assert_saved(model, path)
+    model.save_pretrained("checkpoint")
+    tiebeam.assert_saved(model, "checkpoint")
     """
     import numpy as np
 

@@ -76,7 +76,7 @@ class GPTConfig:
             fill(self, "kv_heads", self.heads)
         if not self.head_dim:
             if self.dim % self.heads:
-                raise BadRequest(f"dim={self.dim} is not divisible by heads={self.heads}; give head_dim")
+                raise BadRequest(f"dim={self.dim} is not divisible by heads={self.heads}; choose other sizes")
             fill(self, "head_dim", self.dim // self.heads)
         if not self.mlp_dim:
             # SwiGLU has three matrices: 8/3 of the width costs as much as 4 in a plain MLP. Golf uses 2.
