@@ -10,6 +10,27 @@ from helpers.registry import registry_file
 settings.register_profile("tiebeam", deadline=None)  # no test asserts a time
 settings.load_profile("tiebeam")
 
+# `make quick` leaves these out: they train, run real models, drive a browser, or start many processes.
+SLOW = (
+    "train", "compare", "studio", "real", "nn", "lens", "peers", "checkpoint/distributed",
+    "test_readme.py", "test_wheel.py", "test_imports.py", "cli/test_compare.py", "cli/test_generate.py",
+    "corpus/test_build.py", "decode/test_against_transformers.py", "decode/test_engines.py", "decode/test_gguf.py",
+    "decode/test_perplexity.py", "families/test_any_config.py", "families/test_locate.py",
+    "families/test_parameter_count.py", "families/test_registry.py", "families/test_scales.py",
+    "families/test_tie_flag.py", "surgery/test_engine_choice.py", "surgery/test_gguf_to_hf.py", "surgery/test_guide.py",
+    "surgery/test_joint.py", "surgery/test_journeys.py", "surgery/test_json_edit.py", "surgery/test_killed.py",
+    "surgery/test_module.py",
+)  # fmt: skip
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        where = item.path.relative_to(TESTS).as_posix()
+        if any(where == slow or where.startswith(f"{slow}/") for slow in SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

@@ -1,12 +1,14 @@
 """`tiebeam inspect`: text, JSON, exit codes; the verbs overview and `help`."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import click
 import numpy as np
 import pytest
-from rich.style import Style
 
 import tiebeam
 from helpers.building import llama_config, table, write_model
@@ -52,13 +54,13 @@ def test_text_is_that_of_the_library(run, model):
 
 @pytest.mark.parametrize(("arguments", "colour"), [({"head": None, "tied": True}, "42;134;200"), ({}, "0;158;115"),
                                                    ({"tied": True}, "1;31")])  # fmt: skip
-def test_healthy_states_are_neither_yellow_nor_red(run, model, monkeypatch, arguments, colour):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    Style.parse.cache_clear()  # rich keeps the escape codes of a style, whatever the terminal was then
-    assert re.match(rf"\x1b\[(38;2;)?{colour}m● ", run("inspect", model(**arguments)).stdout)
+def test_healthy_states_are_neither_yellow_nor_red(model, arguments, colour):
+    # A process of its own: rich keeps the escape codes of a style from whichever terminal it saw first.
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "tiebeam", "inspect", str(model(**arguments))]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert re.match(rf"\x1b\[(38;2;)?{colour}m● ", shown)
 
 
 def test_report_fits_on_half_a_screen(run, model):
