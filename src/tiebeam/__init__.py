@@ -59,7 +59,19 @@ _SOURCES = {
     "untie": "tiebeam.surgery.untie",
     "untie_": "tiebeam.surgery.module",
 }
-_SUBMODULES = ("budget", "catalog", "checkpoint", "compare", "corpus", "doctor", "lens", "nn", "surgery", "train")
+_SUBMODULES = (
+    "budget",
+    "catalog",
+    "checkpoint",
+    "compare",
+    "corpus",
+    "doctor",
+    "integrations",
+    "lens",
+    "nn",
+    "surgery",
+    "train",
+)
 
 __all__ = [
     "Budget",

@@ -93,9 +93,13 @@ class Guard:
             self.enforce()
 
     def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Check what the optimizer holds, now and before each of its steps."""
-        self._optimizers.append(optimizer)
-        optimizer.register_step_pre_hook(lambda *_: self.enforce("the last step"))
+        """Check what the optimizer holds, now and before each of its steps.
+
+        An optimizer that Accelerate wrapped, as a Trainer does, is unwrapped: hooks belong to the one inside.
+        """
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self._optimizers.append(inner)
+        inner.register_step_pre_hook(lambda *_: self.enforce("the last step"))
         self.enforce("building the optimizer")
         return optimizer
 

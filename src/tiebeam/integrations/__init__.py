@@ -1,0 +1,16 @@
+"""Checks of the tie inside other people's training loops.
+
+`tiebeam.integrations.transformers` has `TiebeamCallback` for transformers' Trainer. A module here imports its library
+only when it is used, so `import tiebeam.integrations` needs none of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from tiebeam._lazy import loader
+
+if TYPE_CHECKING:
+    from tiebeam.integrations.transformers import TiebeamCallback
+
+__all__ = ["TiebeamCallback"]
+
+__getattr__ = loader(__name__, {"TiebeamCallback": "tiebeam.integrations.transformers"})
