@@ -98,6 +98,7 @@ __all__ = [
     "examine",
     "guard",
     "inspect",
+    "integrations",
     "is_tied",
     "lens",
     "nn",
