@@ -206,10 +206,10 @@ def test_code_in_the_repository_is_never_run(tmp_path: Path) -> None:
         ({"device": "nonsense"}, "device 'nonsense' cannot be used"),
     ],
 )
-def test_invalid_choices_are_refused(options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_invalid_choices_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     saved("llama", tmp_path)
     with pytest.raises(BadRequest, match=message):
-        open_engine(tmp_path, **options)  # type: ignore[arg-type]
+        open_engine(tmp_path, **options)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
 from helpers.transformers_peer import classes, from_json, torch, transformers
 from tiebeam.families import count_from_config, countable_types
 
-_LLAMA = {
+_LLAMA: dict[str, list[Any]] = {
     "vocab_size": [96, 131],
     "hidden_size": [32, 64],
     "intermediate_size": [48, 100],
@@ -18,10 +19,16 @@ _LLAMA = {
     "num_attention_heads": [4, 8],
     "num_key_value_heads": [1, 2, 4],
 }
-_HEAD_DIM = {"head_dim": [None, 8, 24]}
-_BIAS = {"attention_bias": [True, False, ...]}
-_GPT = {"vocab_size": [96, 131], "n_embd": [32, 64], "n_layer": [1, 3], "n_head": [4], "n_inner": [None, 50, ...]}
-_T5 = {
+_HEAD_DIM: dict[str, list[Any]] = {"head_dim": [None, 8, 24]}
+_BIAS: dict[str, list[Any]] = {"attention_bias": [True, False, ...]}
+_GPT: dict[str, list[Any]] = {
+    "vocab_size": [96, 131],
+    "n_embd": [32, 64],
+    "n_layer": [1, 3],
+    "n_head": [4],
+    "n_inner": [None, 50, ...],
+}
+_T5: dict[str, list[Any]] = {
     "vocab_size": [96, 131],
     "d_model": [32, 48],
     "d_kv": [8, 16],
@@ -33,7 +40,7 @@ _T5 = {
     "feed_forward_proj": ["relu", "gated-gelu", "gated-silu", ...],
 }
 # What a config.json of each type may say; ... leaves the key out.
-CHOICES = {
+CHOICES: dict[str, dict[str, list[Any]]] = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "head_dim": [None, 8, 24, ...]},
     "granite": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...]},
     "smollm3": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "pad_token_id": [0]},
@@ -310,6 +317,7 @@ def test_other_architectures_are_not_counted(model_type):
 def test_a_config_without_the_sizes_that_matter_is_not_counted():
     full = PUBLISHED["Llama 2 7B"][0]
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    for key, value in itertools.product(needed, (None, "4096", -1, 0, 1.5, True, [])):
+    wrong: list[Any] = [None, "4096", -1, 0, 1.5, True, []]
+    for key, value in itertools.product(needed, wrong):
         assert count_from_config({**full, key: value}) is None
     assert count_from_config({**full, "attention_bias": "yes"}) is None

@@ -44,6 +44,7 @@ def test_entries_use_known_fields_and_layouts_and_levels():
 def test_every_type_reads_into_an_architecture():
     for model_type in known_types():
         architecture = lookup(model_type)
+        assert architecture is not None
         assert architecture.model_type == model_type
         assert architecture.embed
         assert all(name.startswith("model.transformer.wte") or name.endswith(".weight") for name in architecture.embed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def transformers_ties(model_type, document, deciders) -> bool:
 
 def documents(architecture):
     """config.json with the flag on, off and absent, at the top and in the text config; and without the latter."""
-    inners = [None]
+    inners: list[dict[str, Any] | None] = [None]
     if architecture.text:
         types = {architecture.text_type, *(("gemma", "llama", "t5") if architecture.text_type == "llama" else ())}
         inners += [

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tiebeam.surgery.joint.joint_plan import pair_rows
 from tiebeam.surgery.joint.sensitivity import lookup_sensitivity
 
 V, D = 300, 12
-QUICK = {"durable": False}
+QUICK: dict[str, Any] = {"durable": False}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.surgery import edits, execute, open_source, plan_untie, tie, untie
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-QUICK = {"proof": False, "durable": False}
+QUICK: dict[str, Any] = {"proof": False, "durable": False}
 SRC = str(Path(tiebeam.__file__).parent.parent)
 
 

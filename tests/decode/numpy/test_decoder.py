@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,7 +201,8 @@ def test_a_config_that_lies_about_its_sizes_never_tracebacks(model, tmp_path):
     config = json.loads((model / "config.json").read_text())
     copy_of(model, tmp_path)
     for key, value in config.items():
-        for lie in (None, "x", -1, 0, 7, 2**40, 0.5, [], {}, True):
+        wrong: list[Any] = [None, "x", -1, 0, 7, 2**40, 0.5, [], {}, True]
+        for lie in wrong:
             if type(lie) is not type(value) or lie != value:
                 (tmp_path / "config.json").write_text(json.dumps({**config, key: lie}))
                 with contextlib.suppress(TiebeamError):

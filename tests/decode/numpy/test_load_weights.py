@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ pytest.importorskip("transformers")
 TOKENS = sentence(12)
 
 
-def is_mapped(array: np.ndarray) -> bool:
-    base = array
+def is_mapped(array: np.ndarray | LazyRows) -> bool:
+    base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)

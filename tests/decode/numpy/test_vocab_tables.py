@@ -153,6 +153,8 @@ def test_a_joint_table_of_low_rank_is_what_its_product_says(untied, tmp_path):
     decoder = Decoder.open(joint(untied, tmp_path, rank=6, exact=[3]))
     assert decoder.embed.map is not None
     E, W = decoder.embed.rows @ decoder.embed.map, decoder.head.rows @ decoder.head.map
+    assert decoder.embed.exact is not None
+    assert decoder.head.exact is not None
     E[3], W[3] = decoder.embed.exact[0], decoder.head.exact[0]
     expanded = changed(untied, tmp_path / "expanded", more={EMBED: E, HEAD: W})
     np.testing.assert_allclose(decoder.logits(TOKENS), Decoder.open(expanded).logits(TOKENS), rtol=0, atol=1e-4)
