@@ -302,10 +302,10 @@ corpus.build_corpus([{str(path)!r}], {str(tmp_path / "out")!r}, vocab=300, progr
 
 def test_a_second_build_of_the_same_corpus_waits_for_the_first(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(60))
-    begun, released, waited = threading.Event(), threading.Event(), threading.Event()
+    started, released, waited = threading.Event(), threading.Event(), threading.Event()
 
     def slow(stage: str, done: int, total: int) -> None:
-        begun.set()
+        started.set()
         released.wait(30)
 
     def second(stage: str, done: int, total: int) -> None:
@@ -318,7 +318,7 @@ def test_a_second_build_of_the_same_corpus_waits_for_the_first(tmp_path: Path) -
         target=lambda: results.append(build_corpus([path], tmp_path / "out", vocab=300, progress=slow))
     )
     first.start()
-    begun.wait(30)
+    started.wait(30)
     corpus = build_corpus([path], tmp_path / "out", vocab=300, progress=second)
     first.join()
     assert waited.is_set()

@@ -1,4 +1,4 @@
-"""The decoder's logits are transformers' logits, for every architecture, tied and untied, cached or not."""
+"""The decoder's logits equal those of transformers, for every architecture, tied and untied, cached or not."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def test_the_options_of_a_family_agree(family, changes, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-def test_these_tests_notice_when_an_option_is_ignored(family, without, tmp_path):
-    """The comparison above would notice if the decoder ignored them."""
+def test_ignoring_an_option_would_change_the_logits(family, without, tmp_path):
+    """The comparison above fails if the decoder ignores them."""
     tokens = sentence(LONG)
     options: dict[str, dict[str, Any]] = {
         "gemma2": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},

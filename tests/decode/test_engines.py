@@ -67,13 +67,13 @@ def test_an_architecture_that_numpy_lacks_runs_with_transformers(kind: str, tmp_
     assert [t.id for t in engine.generate([int(t) for t in tokens[:5]], 6, stop=False)] == greedy[5:]
 
 
-def test_numpy_is_taken_where_it_can_run_the_model(tmp_path: Path) -> None:
+def test_numpy_is_chosen_when_it_can_run_the_model(tmp_path: Path) -> None:
     saved("llama", tmp_path)
     assert isinstance(open_engine(tmp_path), Decoder)
 
 
 @pytest.mark.parametrize("kind", ["opt", "gemma2"])
-def test_other_tables_take_the_place_of_the_models_own(kind: str, tmp_path: Path) -> None:
+def test_embedding_and_head_can_be_replaced(kind: str, tmp_path: Path) -> None:
     """The same as loading a model that has those tables."""
     model = saved(kind, tmp_path, tie_word_embeddings=False)
     engine = open_engine(tmp_path, engine="transformers")
@@ -169,7 +169,7 @@ def test_missing_weights_are_refused_instead_of_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "t5"])
-def test_a_model_that_is_no_causal_language_model_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_causal_language_model_is_refused(kind: str, tmp_path: Path) -> None:
     build(kind).save_pretrained(tmp_path)
     with pytest.raises(UnreadableInput, match="is not a causal language model"):
         open_engine(tmp_path)
@@ -181,7 +181,7 @@ def test_a_gguf_is_refused_by_the_transformers_engine(tmp_path: Path) -> None:
         open_engine(where, engine="transformers")
 
 
-def test_an_unknown_architecture_gets_both_reasons(tmp_path: Path) -> None:
+def test_an_unknown_architecture_lists_the_reasons_of_both_engines(tmp_path: Path) -> None:
     config = {**llama_config(), "model_type": "nobodys", "architectures": ["NobodysForCausalLM"]}
     write_model(tmp_path, {"model.embed_tokens.weight": table(), "lm_head.weight": table(1)}, config)
     with pytest.raises(UnreadableInput, match=r"'nobodys'.*transformers cannot run it either.*'nobodys'"):

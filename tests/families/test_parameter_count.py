@@ -1,4 +1,4 @@
-"""Counting from config.json alone: against models that transformers builds, and against published totals."""
+"""Parameter counts from config.json alone, compared with models that transformers builds and with published totals."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def parameters(config: dict, tied: bool) -> int:
 
 
 @pytest.mark.parametrize("model_type", CHOICES)
-def test_the_count_is_what_transformers_builds(model_type):
+def test_the_count_equals_that_of_the_model_transformers_builds(model_type):
     for config in draw(model_type, 12):
         counted = count_from_config(config)
         assert counted is not None, config
@@ -290,13 +290,13 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_totals_come_out_exactly(name):
+def test_published_totals_are_matched_exactly(name):
     config, tied, total = PUBLISHED[name]
     counted = count_from_config(config)
     assert (counted.total_tied if tied else counted.total_untied) == total
 
 
-def test_the_parts_add_up_and_the_head_bias_is_in_the_trunk():
+def test_the_parts_add_up_and_the_head_bias_is_a_non_embedding_parameter():
     counted = count_from_config(PUBLISHED["Phi-4 mini"][0])
     assert counted.matrix == 614_596_608
     assert counted.total_tied == counted.trunk + counted.matrix
@@ -314,7 +314,7 @@ def test_other_architectures_are_not_counted(model_type):
     assert count_from_config({**PUBLISHED["Llama 2 7B"][0], "model_type": model_type}) is None
 
 
-def test_a_config_without_the_sizes_that_matter_is_not_counted():
+def test_a_config_without_a_required_size_is_not_counted():
     full = PUBLISHED["Llama 2 7B"][0]
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     wrong: list[Any] = [None, "4096", -1, 0, 1.5, True, []]

@@ -1,4 +1,4 @@
-"""The table itself: whole, consistent, and reachable by every name a checkpoint goes by."""
+"""architectures.json: complete, consistent, and found by every model type and GGUF architecture."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_type_reads_into_an_architecture():
         assert dataclasses.replace(architecture) == architecture
 
 
-def test_gguf_names_lead_to_their_model_type():
+def test_gguf_architectures_map_to_their_model_type():
     gguf = pytest.importorskip("gguf")
     names = set(gguf.MODEL_ARCH_NAMES.values())
     assert set(TABLE["gguf"]) <= names
@@ -65,7 +65,7 @@ def test_gguf_names_lead_to_their_model_type():
     assert len([name for name in names if lookup(name)]) > 90
 
 
-def test_what_is_unknown_is_none():
+def test_an_unknown_type_gives_none():
     assert lookup(None) is None
     assert lookup("no-such-model") is None
 

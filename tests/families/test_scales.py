@@ -1,4 +1,4 @@
-"""The scales of families and of the table, against what the real models compute."""
+"""Embedding and logit scales, compared with the real models of transformers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def tiny(model_type, **more):
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_logits_are_the_hidden_states_times_the_head_by_the_factors(model_type):
+def test_logits_equal_scaled_hidden_states_times_the_head(model_type):
     config, model = tiny(model_type)
     factors = scales(config, architecture_of(model_type))
     ids = torch.arange(1, 9)[None]
@@ -91,7 +91,7 @@ def test_logits_are_the_hidden_states_times_the_head_by_the_factors(model_type):
 
 
 @pytest.mark.parametrize("model_type", [name for name in DECODERS if name not in ("nanochat", "xglm", "biogpt")])
-def test_the_first_layer_reads_the_embedding_times_the_factor(model_type):
+def test_the_first_layer_input_is_the_scaled_embedding(model_type):
     config, model = tiny(model_type)
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_the_first_layer_reads_the_embedding_times_the_factor(model_type):
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart", "m2m_100", "plbart"])
 @pytest.mark.parametrize("flag", [{}, {"scale_embedding": True}, {"scale_embedding": False}])
-def test_scale_embedding_switches_the_factor(model_type, flag):
+def test_scale_embedding_enables_the_input_scale(model_type, flag):
     config = {"model_type": model_type, **BART, **flag}
     model = transformers.AutoModelForSeq2SeqLM.from_config(from_json(model_type, config))
     embed = model.get_input_embeddings()
@@ -178,11 +178,11 @@ def test_factors_come_from_the_text_config():
 
 
 @pytest.mark.parametrize("value", ["2", 0, True, []])
-def test_a_scale_that_is_no_number_is_refused(value):
+def test_a_scale_that_is_not_a_number_is_refused(value):
     with pytest.raises(UnreadableInput, match=r"logit_scale is .*; a scale is a number"):
         scales({"logit_scale": value}, architecture_of("cohere"))
 
 
-def test_a_missing_width_is_an_error_that_names_it():
+def test_a_missing_hidden_size_is_named_in_the_error():
     with pytest.raises(UnreadableInput, match="hidden_size"):
         scales({}, architecture_of("gemma"))

@@ -71,7 +71,7 @@ def test_other_files_are_copied_except_other_copies_of_the_weights(source, tmp_p
     }
 
 
-def test_the_model_card_gets_a_record_and_keeps_its_text(source, tmp_path):
+def test_the_model_card_gets_a_section_and_keeps_its_text(source, tmp_path):
     card = b"---\nlicense: mit\n---\n# A model\n\xff not UTF-8\n"
     (source / "README.md").write_bytes(card)
     outcome = untie(source, tmp_path / "u", **QUICK)
