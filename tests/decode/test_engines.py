@@ -81,7 +81,7 @@ def test_embedding_and_head_can_be_replaced(kind: str, tmp_path: Path) -> None:
     E, W = (random.standard_normal((96, 32)).astype(np.float32) for _ in range(2))
     tokens = sentence(20)
     before = engine.logits(tokens)
-    changed = engine.with_ends(Table(E), Table(W))
+    changed = engine.with_tables(Table(E), Table(W))
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(torch.from_numpy(E))
         model.get_output_embeddings().weight.copy_(torch.from_numpy(W))
@@ -97,7 +97,7 @@ def test_a_factorised_table_with_exact_rows_is_used_as_one_matrix(tmp_path: Path
     S, A, exact = (random.standard_normal(shape).astype(np.float32) for shape in ((96, 8), (8, 32), (2, 32)))
     joint = Table(S, A, np.array([3, 50]), exact)
     tokens = [3, 4, 50, 51]
-    engines = [open_engine(tmp_path, engine=name).with_ends(joint, joint) for name in ("numpy", "transformers")]
+    engines = [open_engine(tmp_path, engine=name).with_tables(joint, joint) for name in ("numpy", "transformers")]
     np.testing.assert_allclose(engines[1].logits(tokens), engines[0].logits(tokens), rtol=0, atol=TOLERANCE)
 
 

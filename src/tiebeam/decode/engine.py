@@ -99,7 +99,7 @@ class Engine(Protocol):
     def check(self, tokens: Tokens) -> Ids:
         """Token ids as an array; raises BadRequest for an id outside the vocabulary."""
 
-    def with_ends(self, embed: Table, head: Table) -> Engine:
+    def with_tables(self, embed: Table, head: Table) -> Engine:
         """The same layers with another embedding and head."""
 
 
@@ -135,7 +135,7 @@ class EngineBase(ABC):
     def unembed(self, h: Array) -> Array: ...  # [T, D] -> [T, V]
 
     @abstractmethod
-    def with_ends(self, embed: Table, head: Table) -> Engine: ...
+    def with_tables(self, embed: Table, head: Table) -> Engine: ...
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:

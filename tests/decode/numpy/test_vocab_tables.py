@@ -179,7 +179,7 @@ def test_bad_exact_rows_are_refused(untied, tmp_path, rows, message):
 def test_embedding_and_head_can_be_replaced_on_the_same_layers(untied, tmp_path):
     decoder = Decoder.open(untied)
     W = load_file(untied / "model.safetensors")[HEAD]
-    both = decoder.with_ends(Table(W), Table(W))
+    both = decoder.with_tables(Table(W), Table(W))
     written = changed(untied, tmp_path, drop=(HEAD,), more={EMBED: W}, tie_word_embeddings=True)
     assert np.array_equal(both.logits(TOKENS), Decoder.open(written).logits(TOKENS))
     assert np.array_equal(decoder.logits(TOKENS), Decoder.open(untied).logits(TOKENS)), "the first is unchanged"

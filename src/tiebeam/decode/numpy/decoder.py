@@ -52,7 +52,7 @@ class Token(NamedTuple):
 class Decoder(EngineBase):
     """Embedding, layers and LM head of a checkpoint. Make one with `Decoder.open`.
 
-    `with_ends` replaces embedding and head; everything else is read-only.
+    `with_tables` replaces embedding and head; everything else is read-only.
     """
 
     source: str
@@ -112,7 +112,7 @@ class Decoder(EngineBase):
         spec = self.spec
         return f"<Decoder of {self.source}: {spec.family}, {len(spec.layers)} layers, {self.vocab:,} x {spec.dim}>"
 
-    def with_ends(self, embed: Table, head: Table) -> Decoder:
+    def with_tables(self, embed: Table, head: Table) -> Decoder:
         """The same layers with another embedding and head: the effect of a change, before anything is written."""
         return replace(self, embed=embed, head=head)
 
