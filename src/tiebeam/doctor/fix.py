@@ -62,7 +62,7 @@ def _rename_head(source: Source) -> Edit:
 DECLARE_TIED = Repair("declare tied", lambda source: _declare(source, True))
 DECLARE_UNTIED = Repair("declare untied", lambda source: _declare(source, False))
 AGREE_AT_EVERY_LEVEL = Repair("agree at every level", _declare_as_stored)
-WRITE_FLAG = Repair("set the flag explicitly", _declare_as_stored)
+WRITE_FLAG = Repair("write the flag out", _declare_as_stored)
 DROP_HEAD = Repair("drop the head", _drop_head)
 RENAME_HEAD = Repair("rename the head", _rename_head)
 DROP_ALIASES = Repair("drop the alias notes", _drop_aliases)
