@@ -46,7 +46,7 @@ def test_fifty_thousand_by_four_thousand_in_models_of_usual_sizes():
     assert shares == {"1B": "20.5%", "7B": "2.9%", "70B": "0.3%"}
 
 
-def test_without_a_trunk_there_are_no_totals():
+def test_without_non_embedding_parameters_there_are_no_totals():
     budget = price(50_000, 4096)
     assert budget.trunk is budget.tied_total is budget.untied_total is budget.head_share is None
 

@@ -42,7 +42,7 @@ def test_plan_equals_the_library(http):
     assert answer["verdict"].startswith("Of ")
 
 
-def test_plan_without_a_trunk_reports_common_sizes(http):
+def test_plan_without_non_embedding_parameters_reports_common_sizes(http):
     answer = http.get("/api/plan?vocab=50k&dim=4096").json()
     assert answer["head_share"] is None
     assert "20.5% of a 1B model" in answer["verdict"]
