@@ -166,7 +166,7 @@ def broken(case: str, model: Path, where: Path) -> Path:
         ("NaN", rf"{DOWN} holds 1 values that are not finite, the first at \[3, 5\]"),
         ("whole numbers", f"{DOWN} holds I8, not floating point"),
         ("overflow", "overflows on this input: the weights are finite, the activations are not"),
-        ("no config", "has no config.json, which says how to run it"),
+        ("no config", "has no config.json, which describes how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
         ("no tokenizer", "has no tokenizer; give token ids instead of text"),
         ("another architecture", "cannot run the architecture 'mamba'; it runs cohere2, gemma, gemma2,"),
