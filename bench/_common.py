@@ -1,7 +1,7 @@
-"""What the measurements share: interleaved timing, memory in fresh child processes, rows with goals.
+"""Common code of the benchmarks: interleaved timing, memory in fresh child processes, rows with goals.
 
 The machine is noisy, so every figure is a ratio of two things measured alternately in one run, and the
-best of several rounds stands for each side. A bench is a file with `rows(quick) -> list[Row]`, ended by
+best of several rounds counts for each side. A bench is a file with `rows(quick) -> list[Row]`, ended by
 `main(rows)`.
 """
 

@@ -1,7 +1,7 @@
 """Decoding with GPT-2 124M shapes in float32, a prompt of 64 and 64 new tokens: ours against the uncached NumPy way,
 against transformers with its cache, and against the time that reading the weights once for each token takes.
 
-A new token is timed by itself, and the fastest of them stands for each side: on a machine that does anything else
+A new token is timed by itself, and the fastest of them counts for each side: on a machine that does anything else
 no run of 64 goes undisturbed, and reading the weights, which takes as long as one token, would be flattered.
 
 python bench/decode.py [--quick] [--json]
@@ -146,7 +146,7 @@ def rows(quick: bool) -> Iterator[Row]:
             return made[0, PROMPT:].tolist()
 
         clock = Clock()
-        assert ours(8) == theirs(8) == _uncached_run(tensors, prompt, 8), "the three must say the same"
+        assert ours(8) == theirs(8) == _uncached_run(tensors, prompt, 8), "the three outputs must be equal"
         # A token reads everything but the position table: the embedding too, as it is the head.
         touched = sum(value.nbytes for name, value in tensors.items() if "wpe" not in name)
         block = np.ones(touched // 4, np.float32)

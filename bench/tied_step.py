@@ -2,7 +2,7 @@
 
 python bench/tied_step.py [--quick] [--json]
 
-One square layer stands for the model, so that the table dominates: "one table" is V x D x 4 bytes, and the figure is
+One square layer represents the model, so that the table dominates: "one table" is V x D x 4 bytes, and the figure is
 the memory of a step beyond the weights.
 """
 

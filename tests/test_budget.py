@@ -1,5 +1,7 @@
 """Parameters and bytes of the pair, exactly, and how numbers are parsed and written."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,11 +38,15 @@ def test_gpt_2_small():
 def test_fifty_thousand_by_four_thousand_in_models_of_usual_sizes():
     pair = price(50_000, 4096)
     assert (human(pair.tied_table.params), human(pair.untied_table.params)) == ("204.8M", "409.6M")
-    shares = {size: percent(pair.within(parse_count(size)).head_share) for size in ("1B", "7B", "70B")}
+    shares = {}
+    for size in ("1B", "7B", "70B"):
+        share = pair.within(parse_count(size)).head_share
+        assert share is not None
+        shares[size] = percent(share)
     assert shares == {"1B": "20.5%", "7B": "2.9%", "70B": "0.3%"}
 
 
-def test_without_a_trunk_there_are_no_totals():
+def test_without_non_embedding_parameters_there_are_no_totals():
     budget = price(50_000, 4096)
     assert budget.trunk is budget.tied_total is budget.untied_total is budget.head_share is None
 
@@ -95,7 +101,8 @@ def test_public_names():
 
 
 def test_numpy_integers_are_accepted():
-    budget = price(np.int64(100), np.int32(10))
+    sizes: Any = (np.int64(100), np.int32(10))
+    budget = price(*sizes)
     assert budget.matrix == 1000
     assert type(budget.vocab) is int
 

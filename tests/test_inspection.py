@@ -104,7 +104,7 @@ def test_causal_masks_and_rotary_tables_are_not_parameters(tmp_path):
     tensors = {
         "wte.weight": table(),
         "h.0.attn.bias": np.ones((1, 1, 16, 16), np.float32),
-        "h.0.attn.masked_bias": np.float32([-1e4]),
+        "h.0.attn.masked_bias": np.array([-1e4], np.float32),
         "h.0.attn.c_attn.bias": np.ones(24, np.float32),
     }
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCAB, "n_embd": DIM}

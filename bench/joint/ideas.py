@@ -92,12 +92,12 @@ def main() -> None:
 
     show("original model", decoder)
     for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
-        show(name, decoder.with_ends(Table(matrix), Table(matrix)))
+        show(name, decoder.with_tables(Table(matrix), Table(matrix)))
     for name, recipe in recipes(round(options.rank * D), V, D).items():
         fitted = fit(held_out, rows, calibration, recipe)
         searched = recipe.power is None or recipe.balance is None
         chosen = f" ({fitted.recipe.power:g}, {fitted.recipe.balance:g})" if searched else ""
-        show(name + chosen, decoder.with_ends(*tables_of(rows, V, fitted.factors, fitted.exact)))
+        show(name + chosen, decoder.with_tables(*tables_of(rows, V, fitted.factors, fitted.exact)))
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ def main() -> None:
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.05)
-    begun, spent, step = time.monotonic(), 0.0, 0
-    while (spent := (time.monotonic() - begun) / 60 / options.minutes) < 1:
+    started, spent, step = time.monotonic(), 0.0, 0
+    while (spent := (time.monotonic() - started) / 60 / options.minutes) < 1:
         rate = min(1.0, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * spent)))
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * rate

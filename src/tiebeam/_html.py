@@ -1,4 +1,4 @@
-"""HTML tables for notebooks (`_repr_html_`). Everything is escaped: names come from files nobody vetted."""
+"""HTML tables for notebooks (`_repr_html_`). Everything is escaped: names come from untrusted files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tiebeam.errors import MissingExtra
 def loader(package: str, modules: Mapping[str, str], *, torch_for: str = "") -> Callable[[str], Any]:
     """A `__getattr__` for `package`. `modules` maps each public name to the module that defines it.
 
-    `torch_for` is the subject of the error that is raised if torch is missing; "{name}" in it stands for the name.
+    `torch_for` is the subject of the error that is raised if torch is missing; "{name}" in it is replaced by the name.
     """
 
     def load(name: str) -> Any:

@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """Whether the numbers are equal. `how` says what was compared."""
+    """Whether the numbers are equal. `how` is what was compared."""
 
     equal: bool
     how: str

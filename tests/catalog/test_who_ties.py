@@ -70,8 +70,9 @@ def test_small_models_tie_and_large_ones_do_not():
     assert large.tied / large.models < 0.2
 
 
-def test_neighbours_are_the_nearest_and_not_oneself():
+def test_neighbours_are_the_nearest_other_models():
     phi = find("phi-4-mini")
+    assert phi.head_share is not None
     near = neighbours(phi.head_share, count=3, besides=phi)
     assert len(near) == 3
     assert phi not in near

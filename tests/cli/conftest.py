@@ -20,9 +20,8 @@ def run(capsys, monkeypatch):
     def run(*arguments):
         try:
             main([str(argument) for argument in arguments])
-            code = 0
         except SystemExit as stop:
-            code = stop.code or 0
-        return Done(code, *capsys.readouterr())
+            return Done(int(stop.code or 0), *capsys.readouterr())
+        return Done(0, *capsys.readouterr())
 
     return run

@@ -26,7 +26,7 @@ def test_json_of_a_known_model(run):
     assert document["verdict"].startswith("Of 22 known models where a separate head would be 10-15% of the total, 16")
 
 
-def test_json_without_a_trunk_has_nulls_and_still_a_verdict(run):
+def test_json_without_non_embedding_parameters_has_nulls_and_still_a_verdict(run):
     _, out, _ = run("plan", "--vocab", "50k", "--dim", "4,096", "--json")
     document = json.loads(out)
     assert list(document) == KEYS
@@ -55,7 +55,7 @@ def test_text_of_a_known_model_shows_tied_against_untied(run):
     assert untied.count("▒") > 0 == tied.count("▒")
 
 
-def test_text_without_a_trunk_shows_the_usual_sizes(run):
+def test_text_without_non_embedding_parameters_shows_the_usual_sizes(run):
     _, out, _ = run("plan", "--vocab", "50000", "--dim", "4096")
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("  1B", "  7B", "  70B"))}
     assert [rows[size].split()[1] for size in ("1B", "7B", "70B")] == ["20.5%", "2.9%", "0.3%"]

@@ -1,12 +1,14 @@
 """One small comparison for the whole session: two variants, a few steps, real text."""
 
+from typing import Any
+
 import pytest
 
 from tiebeam.compare import compare
 from tiebeam.compare.comparison import base_settings
 from tiebeam.corpus import build_corpus
 
-TINY = {
+TINY: dict[str, Any] = {
     "layers": 1, "dim": 16, "heads": 2, "kv_heads": 1, "mlp_dim": 32, "context": 32, "batch_tokens": 128,
     "steps": 12, "threads": 1, "warmup_steps": 2,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_resumed_run_gives_the_same_result(comparison, corpus, tiny, tmp_path):
         calls.append(1)
         return len(calls) == 17  # in the second run
 
-    options = {"threads": 1, "in_subprocess": False}
+    options: dict[str, Any] = {"threads": 1, "in_subprocess": False}
     with pytest.raises(Interrupted, match="untied-s0"):
         run_all(configs(tiny(), corpus), [0], corpus, tmp_path, interrupted=soon, **options)
     seen = []

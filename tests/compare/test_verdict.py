@@ -8,10 +8,11 @@ import pytest
 from tiebeam.compare.held_out_losses import loss_by_frequency, mean_and_standard_error, paired_standard_error
 from tiebeam.compare.variants import VARIANTS, VariantConfig
 from tiebeam.compare.verdict import compute_verdict
+from tiebeam.train import Settings
 
 
 def metrics(variant, bpb, seed=0, params=1000, losses=None, steps=100, minutes=None):
-    run = SimpleNamespace(config=VariantConfig(VARIANTS[variant], None, params), seed=seed)
+    run = SimpleNamespace(config=VariantConfig(VARIANTS[variant], Settings(steps=steps), params), seed=seed)
     record = {"val_bpb": bpb, "params": params, "steps": steps, "settings": {"minutes": minutes}}
     return SimpleNamespace(run=run, record=record, losses=losses)
 

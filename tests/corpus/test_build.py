@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -173,7 +174,7 @@ def test_an_equal_call_opens_the_existing_corpus(tmp_path: Path) -> None:
 def test_any_difference_triggers_a_new_build(tmp_path: Path, change: str) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(50))
     first = build_corpus([path], vocab=300)
-    asked = {"vocab": 300}
+    asked: dict[str, Any] = {"vocab": 300}
     if change == "content":
         path.write_bytes(path.read_bytes().replace(b"beam", b"team"))  # as many bytes as before
     elif change == "setting":
@@ -244,7 +245,7 @@ def small_batches(monkeypatch) -> None:
 @pytest.mark.parametrize("damage", [None, "garbage", "lost", "state"])
 def test_a_resumed_build_gives_the_same_corpus(tmp_path: Path, small_batches, after: int, damage) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(120))
-    asked = {"vocab": 300, "val_fraction": 0.2, "shard_tokens": 1000}
+    asked: dict[str, Any] = {"vocab": 300, "val_fraction": 0.2, "shard_tokens": 1000}
     whole = build_corpus([path], tmp_path / "whole", **asked)
     with pytest.raises(InterruptedBuild):
         build_corpus([path], tmp_path / "out", **asked, progress=interrupt(after))
@@ -301,10 +302,10 @@ corpus.build_corpus([{str(path)!r}], {str(tmp_path / "out")!r}, vocab=300, progr
 
 def test_a_second_build_of_the_same_corpus_waits_for_the_first(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", texts(60))
-    begun, released, waited = threading.Event(), threading.Event(), threading.Event()
+    started, released, waited = threading.Event(), threading.Event(), threading.Event()
 
     def slow(stage: str, done: int, total: int) -> None:
-        begun.set()
+        started.set()
         released.wait(30)
 
     def second(stage: str, done: int, total: int) -> None:
@@ -317,7 +318,7 @@ def test_a_second_build_of_the_same_corpus_waits_for_the_first(tmp_path: Path) -
         target=lambda: results.append(build_corpus([path], tmp_path / "out", vocab=300, progress=slow))
     )
     first.start()
-    begun.wait(30)
+    started.wait(30)
     corpus = build_corpus([path], tmp_path / "out", vocab=300, progress=second)
     first.join()
     assert waited.is_set()
@@ -339,12 +340,15 @@ def test_progress_reaches_the_total(tmp_path: Path, small_batches) -> None:
 
 def test_the_tokenizer_is_trained_on_an_even_sample_of_a_large_text(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"aaab{number} " * 20 for number in range(200)] + ["zzzy " * 30] * 200)
-    learned = []
-    with mock.patch.object(
-        build, "train_bpe", side_effect=lambda texts, vocab: learned.extend(texts) or train(learned, vocab)
-    ):
-        from tiebeam.corpus.training_tokenizer import train_bpe as train
+    learned: list[str] = []
 
+    from tiebeam.corpus.training_tokenizer import train_bpe
+
+    def train_and_record(texts, vocab):
+        learned.extend(texts)
+        return train_bpe(learned, vocab)
+
+    with mock.patch.object(build, "train_bpe", train_and_record):
         corpus = build_corpus([path], vocab=300, tokenizer_bytes=8000)
     assert 6000 < sum(len(text) for text in learned) <= 8000
     share = sum(text.startswith("aaab") for text in learned) / len(learned)

@@ -67,13 +67,13 @@ def test_an_architecture_that_numpy_lacks_runs_with_transformers(kind: str, tmp_
     assert [t.id for t in engine.generate([int(t) for t in tokens[:5]], 6, stop=False)] == greedy[5:]
 
 
-def test_numpy_is_taken_where_it_can_run_the_model(tmp_path: Path) -> None:
+def test_numpy_is_chosen_when_it_can_run_the_model(tmp_path: Path) -> None:
     saved("llama", tmp_path)
     assert isinstance(open_engine(tmp_path), Decoder)
 
 
 @pytest.mark.parametrize("kind", ["opt", "gemma2"])
-def test_other_tables_take_the_place_of_the_models_own(kind: str, tmp_path: Path) -> None:
+def test_embedding_and_head_can_be_replaced(kind: str, tmp_path: Path) -> None:
     """The same as loading a model that has those tables."""
     model = saved(kind, tmp_path, tie_word_embeddings=False)
     engine = open_engine(tmp_path, engine="transformers")
@@ -81,7 +81,7 @@ def test_other_tables_take_the_place_of_the_models_own(kind: str, tmp_path: Path
     E, W = (random.standard_normal((96, 32)).astype(np.float32) for _ in range(2))
     tokens = sentence(20)
     before = engine.logits(tokens)
-    changed = engine.with_ends(Table(E), Table(W))
+    changed = engine.with_tables(Table(E), Table(W))
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(torch.from_numpy(E))
         model.get_output_embeddings().weight.copy_(torch.from_numpy(W))
@@ -97,7 +97,7 @@ def test_a_factorised_table_with_exact_rows_is_used_as_one_matrix(tmp_path: Path
     S, A, exact = (random.standard_normal(shape).astype(np.float32) for shape in ((96, 8), (8, 32), (2, 32)))
     joint = Table(S, A, np.array([3, 50]), exact)
     tokens = [3, 4, 50, 51]
-    engines = [open_engine(tmp_path, engine=name).with_ends(joint, joint) for name in ("numpy", "transformers")]
+    engines = [open_engine(tmp_path, engine=name).with_tables(joint, joint) for name in ("numpy", "transformers")]
     np.testing.assert_allclose(engines[1].logits(tokens), engines[0].logits(tokens), rtol=0, atol=TOLERANCE)
 
 
@@ -169,7 +169,7 @@ def test_missing_weights_are_refused_instead_of_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "t5"])
-def test_a_model_that_is_no_causal_language_model_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_causal_language_model_is_refused(kind: str, tmp_path: Path) -> None:
     build(kind).save_pretrained(tmp_path)
     with pytest.raises(UnreadableInput, match="is not a causal language model"):
         open_engine(tmp_path)
@@ -181,7 +181,7 @@ def test_a_gguf_is_refused_by_the_transformers_engine(tmp_path: Path) -> None:
         open_engine(where, engine="transformers")
 
 
-def test_an_unknown_architecture_gets_both_reasons(tmp_path: Path) -> None:
+def test_an_unknown_architecture_lists_the_reasons_of_both_engines(tmp_path: Path) -> None:
     config = {**llama_config(), "model_type": "nobodys", "architectures": ["NobodysForCausalLM"]}
     write_model(tmp_path, {"model.embed_tokens.weight": table(), "lm_head.weight": table(1)}, config)
     with pytest.raises(UnreadableInput, match=r"'nobodys'.*transformers cannot run it either.*'nobodys'"):
@@ -206,10 +206,10 @@ def test_code_in_the_repository_is_never_run(tmp_path: Path) -> None:
         ({"device": "nonsense"}, "device 'nonsense' cannot be used"),
     ],
 )
-def test_invalid_choices_are_refused(options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_invalid_choices_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     saved("llama", tmp_path)
     with pytest.raises(BadRequest, match=message):
-        open_engine(tmp_path, **options)  # type: ignore[arg-type]
+        open_engine(tmp_path, **options)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_a_gguf_gives_the_logits_of_its_original(family, tied, tmp_path):
 
 @pytest.mark.parametrize("store", ["Q8_0", "F16", "BF16", "Q4_0"])
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
-def test_quantised_tensors_are_what_the_gguf_package_says_they_are(family, store, tmp_path):
+def test_dequantised_tensors_equal_the_gguf_package(family, store, tmp_path):
     import torch
 
     model = lively(family, hidden_size=64, intermediate_size=96, **options(family))

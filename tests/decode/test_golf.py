@@ -144,7 +144,7 @@ def test_golf_agrees_with_the_plain_forward(form, tmp_path: Path):
 
 
 @pytest.mark.parametrize("form", [{}, {"tie": False}, {"bridge": True}, {"embed_dim": 12}], ids=str)
-def test_what_our_own_module_saves_runs_the_same(form, tmp_path: Path):
+def test_a_saved_gpt_module_gives_the_same_logits(form, tmp_path: Path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
@@ -164,7 +164,7 @@ def test_what_our_own_module_saves_runs_the_same(form, tmp_path: Path):
     np.testing.assert_allclose(decoder.logits([3, 1, 4, 1, 5, 9, 2, 6]), expected, rtol=0, atol=2e-4)
 
 
-def test_the_cap_is_the_configured_one(tmp_path: Path):
+def test_the_softcap_is_read_from_the_config(tmp_path: Path):
     stored = tensors()
     decoder = Decoder.open(write_model(tmp_path / "m", stored, config(logit_softcap=15.0)))
     np.testing.assert_allclose(decoder.logits([1, 2]), plain_forward(stored, [1, 2], cap=15.0), rtol=0, atol=2e-4)

@@ -94,7 +94,7 @@ def test_a_model_does_not_diverge_from_itself(decoder):
 
 def test_divergence_is_the_mean_kl(decoder):
     table = np.array(decoder.head.rows)
-    other = decoder.with_ends(decoder.embed, Table(table + 0.05 * np.roll(table, 1, axis=0)))
+    other = decoder.with_tables(decoder.embed, Table(table + 0.05 * np.roll(table, 1, axis=0)))
     tokens = sentence(40, vocab=300)
     found = divergence(decoder, other, tokens)
     p, q = (torch.from_numpy(d.logits(tokens[:-1]).astype(np.float64)).log_softmax(-1) for d in (decoder, other))
@@ -114,7 +114,7 @@ def test_divergence_is_the_mean_kl(decoder):
         (lambda d: d.perplexity([1, 2], context=8, stride=9), "stride=9 is outside 1 to 8"),
         (lambda d: d.perplexity([1, 300]), "token id 300 is outside the vocabulary of 300"),
         (
-            lambda d: divergence(d, d.with_ends(d.embed, Table(np.ones((5, 32), np.float32))), [1, 2]),
+            lambda d: divergence(d, d.with_tables(d.embed, Table(np.ones((5, 32), np.float32))), [1, 2]),
             "a vocabulary of 300 tokens cannot be compared with one of 5",
         ),
     ],

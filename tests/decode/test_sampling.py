@@ -11,7 +11,7 @@ from tiebeam.errors import BadRequest
 LOGITS = np.log(np.array([0.5, 0.05, 0.3, 0.15], np.float32))
 
 
-def test_greedy_takes_the_likeliest():
+def test_greedy_picks_the_most_likely_token():
     assert Sampling().choose(LOGITS, Sampling().generator()) == 0
 
 
@@ -29,14 +29,14 @@ def test_a_low_temperature_sharpens():
     np.testing.assert_allclose(p, expected / expected.sum(), rtol=1e-5)
 
 
-def test_top_k_keeps_the_k_likeliest():
+def test_top_k_keeps_the_k_most_likely():
     ids, p = Sampling(temperature=1.0, top_k=2).distribution(LOGITS)
     assert ids.tolist() == [0, 2]
     np.testing.assert_allclose(p, [0.625, 0.375], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.4, 1), (0.6, 2), (0.85, 3), (1.0, 4)])
-def test_top_p_keeps_the_fewest_that_reach_it(top_p, kept):
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, kept):
     assert len(Sampling(temperature=1.0, top_p=top_p).distribution(LOGITS)[0]) == kept
 
 

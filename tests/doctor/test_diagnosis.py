@@ -1,6 +1,7 @@
 """Checkpoints as the real libraries leave them, and the finding on each."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_disagreeing_levels_of_a_multimodal_config_are_found(tmp_path):
 )
 def test_disagreeing_flags_are_found_at_every_level_that_untie_writes(tmp_path, model_type, path):
     """TB103 saw four keys one level down; `untie` and `doctor --fix` wrote six keys at any depth."""
-    inner = {"tie_word_embeddings": False}
+    inner: dict[str, Any] = {"tie_word_embeddings": False}
     for key in reversed(path):
         inner = {key: inner}
     config = {**llama_config(model_type=model_type, tie_word_embeddings=True), **inner}

@@ -117,8 +117,9 @@ def test_every_printed_fix_runs_and_removes_the_finding(
             words[target] = str(tmp_path / f"out{number}")
             done = CliRunner().invoke(tiebeam_command, words[1:])
             assert done.exit_code == 0, (step.command, done.output)
-            after = diagnose_adapter(example, words[target]) if rule.kind == "adapter" else diagnose(words[target])
-            assert rule.code not in codes(after.findings)
+            fixed = words[target]
+            after = (diagnose_adapter(example, fixed) if rule.kind == "adapter" else diagnose(fixed)).findings
+            assert rule.code not in codes(after)
         elif step.python and isinstance(example, LiveExample):
             ran += 1
             names = {"model": example.model, "optimizer": example.optimizer, "torch": torch, "tiebeam": tiebeam}

@@ -1,4 +1,4 @@
-"""Whatever a file says, the answer is an answer: a result, or a sentence about the input."""
+"""Any config.json and any tensor names give a result or a one-sentence error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ types = st.none() | st.sampled_from(known_types())
 
 @settings(max_examples=400, deadline=None)
 @given(shapes, configs, types)
-def test_any_names_and_any_config_give_an_answer(shapes, config, model_type):
+def test_any_tensor_names_and_any_config_give_a_result(shapes, config, model_type):
     architecture = lookup(model_type)
     found = find_pair(shapes, config, architecture)
     assert {found.embed, found.head} <= {None, *shapes}
@@ -54,7 +54,7 @@ def test_any_names_and_any_config_give_an_answer(shapes, config, model_type):
 
 @settings(max_examples=200, deadline=None)
 @given(shapes, names | st.none(), names | st.none())
-def test_any_named_ends_are_taken_or_refused_in_a_sentence(shapes, embed, head):
+def test_any_given_embed_and_head_names_are_used_or_refused_in_one_sentence(shapes, embed, head):
     with contextlib.suppress(TiebeamError):
         found = named_pair(shapes, embed, head)
         assert {found.embed, found.head} - {None} <= set(shapes)

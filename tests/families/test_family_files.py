@@ -14,7 +14,7 @@ RUN = {name: family for name, family in families().items() if family.spec is not
 
 
 @pytest.mark.parametrize("name", families())
-def test_a_family_can_be_run_or_counted(name: str) -> None:
+def test_every_family_has_a_layer_spec_or_a_parameter_count(name: str) -> None:
     family = families()[name]
     assert (family.spec is None) != (family.non_embedding is None)
     assert (family.names is None) == (family.spec is None)

@@ -1,4 +1,4 @@
-"""The two ends by the table, behind wrappers and quantisers, and by guessing: against the names real models have."""
+"""Locating embedding and head: by architecture, behind wrappers and quantisers, and by heuristics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def with_both_ends():
                 yield one
 
 
-def test_both_ends_are_found_for_every_architecture_in_memory_and_on_disk():
+def test_embedding_and_head_are_found_for_every_architecture_in_memory_and_on_disk():
     wrong, checked = [], 0
     for one in with_both_ends():
         architecture = lookup(one.model_type)
         for shapes, stored_as in ((one.in_memory, {}), (one.on_disk, one.disk_names)):
-            names = tuple({stored_as.get(name, name) for name in end} for end in (one.embed, one.head))
+            names = tuple({stored_as.get(name, name) for name in names} for names in (one.embed, one.head))
             found = find_pair(shapes, one.config, architecture)
             checked += 1
             good = found.embed in names[0] | names[1] and found.head in names[1] and found.embed != found.head
@@ -36,7 +36,7 @@ def test_both_ends_are_found_for_every_architecture_in_memory_and_on_disk():
     assert checked > 600
 
 
-def test_a_tied_file_has_no_head_for_every_architecture_and_says_that_the_class_has_one():
+def test_a_tied_file_stores_no_head_but_its_class_has_one_for_every_architecture():
     wrong = []
     for one in with_both_ends():
         architecture = lookup(one.model_type)
@@ -61,7 +61,7 @@ def test_wrappers_change_nothing_for_every_architecture(prefix):
         assert not wrapped.guessed
 
 
-def test_the_guess_alone_finds_the_same_ends_for_nearly_every_architecture_and_never_others():
+def test_heuristics_alone_find_the_same_pair_for_nearly_every_architecture_and_never_a_wrong_one():
     missed = set()
     for one in with_both_ends():
         truth = find_pair(one.in_memory, one.config, lookup(one.model_type))
@@ -104,12 +104,12 @@ def llama(*names, rows=V):
         ("embed_tokens.weight", "lm_head.weight"),
     ],
 )
-def test_names_that_wrappers_and_quantisers_leave_are_still_the_ends(embed, head):
+def test_names_changed_by_wrappers_and_quantisers_are_found(embed, head):
     found = find_pair(llama(embed, head), {}, lookup("llama"))
     assert (found.embed, found.head, found.guessed) == (embed, head, False)
 
 
-def test_a_packed_end_is_named_and_marked():
+def test_a_packed_matrix_is_found_and_marked():
     shapes = llama("model.embed_tokens.weight") | {"lm_head.qweight": (D // 8, V), "lm_head.scales": (1, V)}
     found = find_pair(shapes, {}, lookup("llama"))
     assert found.head == "lm_head.qweight"
@@ -120,7 +120,7 @@ def test_a_packed_end_is_named_and_marked():
     assert find_pair(bnb).packed == ("head",)
 
 
-def test_the_trained_copy_of_a_replaced_head_counts_and_not_the_frozen_original():
+def test_the_trained_copy_of_a_peft_head_is_used_and_not_the_frozen_original():
     stem = "base_model.model.lm_head"
     shapes = llama("base_model.model.model.embed_tokens.weight", f"{stem}.original_module.weight")
     shapes[f"{stem}.modules_to_save.default.weight"] = (V, D)
@@ -129,7 +129,7 @@ def test_the_trained_copy_of_a_replaced_head_counts_and_not_the_frozen_original(
         assert found.head == f"{stem}.modules_to_save.default.weight"
 
 
-def test_a_head_under_a_foreign_name_is_not_called_missing():
+def test_a_head_with_an_unusual_name_is_not_reported_missing():
     found = find_pair(llama("model.embed_tokens.weight", "output.weight"), {"vocab_size": V}, lookup("llama"))
     assert found.head == "output.weight"
     assert found.guessed
@@ -142,7 +142,7 @@ def test_a_head_alone_is_found_as_the_head():
 
 
 @pytest.mark.parametrize("architecture", [None, "llama", "qwen2", "falcon"])
-def test_gguf_names_hold_whatever_the_architecture(architecture):
+def test_gguf_names_are_found_for_any_architecture(architecture):
     shapes = {"token_embd.weight": (V, D), "blk.0.attn_output.weight": (D, D), "output_norm.weight": (D,)}
     found = find_pair(shapes, None, lookup(architecture))
     assert (found.embed, found.head, found.guessed) == ("token_embd.weight", None, False)
@@ -168,7 +168,7 @@ def test_gguf_names_hold_whatever_the_architecture(architecture):
         ("params/transformer/wte/embedding", "params/lm_head"),
     ],
 )
-def test_well_known_names_are_guessed_and_said_to_be(embed, head):
+def test_well_known_names_are_guessed_and_reported_as_a_guess(embed, head):
     found = find_pair({embed: (V, D), head: (V, D), "blocks.0.attn.proj.weight": (D, D), "wpe.weight": (V, D)})
     assert (found.embed, found.head, found.guessed) == (embed, head, True)
     assert "there is no config.json" in found.why
@@ -184,14 +184,14 @@ def test_well_known_names_are_guessed_and_said_to_be(embed, head):
         *("embeddings.position_embeddings.weight", "decoder.positional_embedding", "router.weight", "v_head.weight"),
     ],
 )
-def test_what_is_no_vocabulary_matrix_is_never_taken_for_one(other):
+def test_other_tensors_are_never_taken_for_a_vocabulary_matrix(other):
     alone = find_pair({other: (V, D)}, {"vocab_size": V, "hidden_size": D})
     assert (alone.embed, alone.head) == (None, None)
     beside = find_pair({other: (V, D), "model.embed_tokens.weight": (V, D)}, {"vocab_size": V})
     assert (beside.embed, beside.head) == ("model.embed_tokens.weight", None)
 
 
-def test_two_equally_good_candidates_are_named_and_none_is_taken():
+def test_two_equally_good_candidates_are_listed_and_none_is_chosen():
     shapes = {"a.embed_tokens.weight": (V, D), "b.embed_tokens.weight": (V, D), "lm_head.weight": (V, D)}
     found = find_pair(shapes)
     assert (found.embed, found.head) == (None, None)
@@ -206,14 +206,14 @@ def test_the_config_decides_between_candidates():
     assert find_pair(shapes, {"vocab_size": 7}).embed == "b.embed_tokens.weight"
 
 
-def test_one_shape_makes_no_end_but_keeps_the_other_from_being_called_missing():
+def test_a_matching_shape_alone_is_not_chosen_but_the_head_is_not_reported_missing():
     found = find_pair({"tok_embeddings.weight": (V, D), "mystery.weight": (V, D)})
     assert (found.embed, found.head) == ("tok_embeddings.weight", None)
     assert found.candidates == ("mystery.weight",)
     assert "mystery.weight could be the head" in found.why
 
 
-def test_a_transposed_head_is_offered_and_not_taken():
+def test_a_transposed_head_is_listed_as_a_candidate_and_not_chosen():
     found = find_pair({"embed.W_E": (V, D), "unembed.W_U": (D, V)})
     assert (found.embed, found.head, found.candidates) == ("embed.W_E", None, ("unembed.W_U",))
 
@@ -235,13 +235,13 @@ def test_heads_of_models_without_a_vocabulary_are_not_taken_for_a_lone_head(name
     assert (found.embed, found.head) == (None, None)
 
 
-def test_a_head_of_a_model_within_the_model_is_not_its_head():
+def test_the_head_of_a_submodel_is_not_the_head_of_the_model():
     shapes = {"model.embed_tokens.weight": (V, D), "talker.lm_head.weight": (V, D), "a.b.output.weight": (V, D)}
     found = find_pair(shapes, {"vocab_size": V}, lookup("llama"))
     assert (found.embed, found.head, found.guessed) == ("model.embed_tokens.weight", None, False)
 
 
-def test_names_that_say_little_are_offered():
+def test_uninformative_names_are_listed_as_candidates():
     found = find_pair({"enc_emb": (29, D), "dec_emb": (74, D), "fc_w": (74, D), "fc_b": (74,)})
     assert (found.embed, found.head) == (None, None)
     assert found.candidates == ("enc_emb", "dec_emb")
@@ -293,25 +293,25 @@ BERT_LM = {"bert.embeddings.word_embeddings.weight": (V, D), "cls.predictions.bi
         (None, None, llama("model.embed_tokens.weight"), None),
     ],
 )
-def test_no_head_by_design_is_told_from_a_missing_head(model_type, classes, shapes, expected):
+def test_no_head_by_design_is_distinguished_from_a_missing_head(model_type, classes, shapes, expected):
     found = find_pair(shapes, {"architectures": classes} if classes else {}, lookup(model_type))
     assert found.embed is not None
     assert found.head is None
     assert found.has_head_by_design is expected
 
 
-def test_remote_code_that_names_itself_a_model_but_maps_to_a_language_model_has_a_head():
+def test_remote_code_mapped_to_a_causal_lm_has_a_head_whatever_its_class_name():
     config = {"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "modeling_chatglm.X"}}
     shapes = {"transformer.embedding.word_embeddings.weight": (V, D)}
     assert find_pair(shapes, config, lookup("chatglm")).has_head_by_design is True
 
 
 @pytest.mark.parametrize("architectures", [[], [None], "LlamaForCausalLM", {"a": 1}, None])
-def test_a_malformed_class_list_is_not_believed(architectures):
+def test_a_malformed_architectures_list_is_ignored(architectures):
     assert find_pair(llama("model.embed_tokens.weight"), {"architectures": architectures}, None).embed
 
 
-def test_named_ends_are_taken_as_named():
+def test_given_embed_and_head_names_are_used():
     shapes = {"dec_emb": (74, 256), "fc_w": (74, 256), "model.wte.weight": (74, 256)}
     found = named_pair(shapes, "dec_emb", "fc_w")
     assert (found.embed, found.head, found.guessed, found.why) == ("dec_emb", "fc_w", False, "named by you")
@@ -334,7 +334,7 @@ def test_named_ends_are_taken_as_named():
         (None, None, r"name at least one matrix"),
     ],
 )
-def test_a_wrong_name_gets_a_sentence_with_the_way_out(embed, head, message):
+def test_a_wrong_name_is_an_error_that_lists_alternatives(embed, head, message):
     shapes = {"dec_emb": (74, 256), "fc_w": (74, 256), "turned": (256, 74), "wide": (74, 512), "fc_b": (74,)}
     with pytest.raises(BadRequest, match=message):
         named_pair(shapes, embed, head)

@@ -1,16 +1,17 @@
-"""Counting from config.json alone: against models that transformers builds, and against published totals."""
+"""Parameter counts from config.json alone, compared with models that transformers builds and with published totals."""
 
 from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
 from helpers.transformers_peer import classes, from_json, torch, transformers
 from tiebeam.families import count_from_config, countable_types
 
-_LLAMA = {
+_LLAMA: dict[str, list[Any]] = {
     "vocab_size": [96, 131],
     "hidden_size": [32, 64],
     "intermediate_size": [48, 100],
@@ -18,10 +19,16 @@ _LLAMA = {
     "num_attention_heads": [4, 8],
     "num_key_value_heads": [1, 2, 4],
 }
-_HEAD_DIM = {"head_dim": [None, 8, 24]}
-_BIAS = {"attention_bias": [True, False, ...]}
-_GPT = {"vocab_size": [96, 131], "n_embd": [32, 64], "n_layer": [1, 3], "n_head": [4], "n_inner": [None, 50, ...]}
-_T5 = {
+_HEAD_DIM: dict[str, list[Any]] = {"head_dim": [None, 8, 24]}
+_BIAS: dict[str, list[Any]] = {"attention_bias": [True, False, ...]}
+_GPT: dict[str, list[Any]] = {
+    "vocab_size": [96, 131],
+    "n_embd": [32, 64],
+    "n_layer": [1, 3],
+    "n_head": [4],
+    "n_inner": [None, 50, ...],
+}
+_T5: dict[str, list[Any]] = {
     "vocab_size": [96, 131],
     "d_model": [32, 48],
     "d_kv": [8, 16],
@@ -33,7 +40,7 @@ _T5 = {
     "feed_forward_proj": ["relu", "gated-gelu", "gated-silu", ...],
 }
 # What a config.json of each type may say; ... leaves the key out.
-CHOICES = {
+CHOICES: dict[str, dict[str, list[Any]]] = {
     "llama": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "head_dim": [None, 8, 24, ...]},
     "granite": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...]},
     "smollm3": _LLAMA | _BIAS | {"mlp_bias": [True, False, ...], "pad_token_id": [0]},
@@ -146,7 +153,7 @@ def parameters(config: dict, tied: bool) -> int:
 
 
 @pytest.mark.parametrize("model_type", CHOICES)
-def test_the_count_is_what_transformers_builds(model_type):
+def test_the_count_equals_that_of_the_model_transformers_builds(model_type):
     for config in draw(model_type, 12):
         counted = count_from_config(config)
         assert counted is not None, config
@@ -283,13 +290,13 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_totals_come_out_exactly(name):
+def test_published_totals_are_matched_exactly(name):
     config, tied, total = PUBLISHED[name]
     counted = count_from_config(config)
     assert (counted.total_tied if tied else counted.total_untied) == total
 
 
-def test_the_parts_add_up_and_the_head_bias_is_in_the_trunk():
+def test_the_parts_add_up_and_the_head_bias_is_a_non_embedding_parameter():
     counted = count_from_config(PUBLISHED["Phi-4 mini"][0])
     assert counted.matrix == 614_596_608
     assert counted.total_tied == counted.trunk + counted.matrix
@@ -307,9 +314,10 @@ def test_other_architectures_are_not_counted(model_type):
     assert count_from_config({**PUBLISHED["Llama 2 7B"][0], "model_type": model_type}) is None
 
 
-def test_a_config_without_the_sizes_that_matter_is_not_counted():
+def test_a_config_without_a_required_size_is_not_counted():
     full = PUBLISHED["Llama 2 7B"][0]
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    for key, value in itertools.product(needed, (None, "4096", -1, 0, 1.5, True, [])):
+    wrong: list[Any] = [None, "4096", -1, 0, 1.5, True, []]
+    for key, value in itertools.product(needed, wrong):
         assert count_from_config({**full, key: value}) is None
     assert count_from_config({**full, "attention_bias": "yes"}) is None

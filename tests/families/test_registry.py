@@ -1,4 +1,4 @@
-"""The table itself: whole, consistent, and reachable by every name a checkpoint goes by."""
+"""architectures.json: complete, consistent, and found by every model type and GGUF architecture."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def test_entries_use_known_fields_and_layouts_and_levels():
 def test_every_type_reads_into_an_architecture():
     for model_type in known_types():
         architecture = lookup(model_type)
+        assert architecture is not None
         assert architecture.model_type == model_type
         assert architecture.embed
         assert all(name.startswith("model.transformer.wte") or name.endswith(".weight") for name in architecture.embed)
@@ -51,7 +52,7 @@ def test_every_type_reads_into_an_architecture():
         assert dataclasses.replace(architecture) == architecture
 
 
-def test_gguf_names_lead_to_their_model_type():
+def test_gguf_architectures_map_to_their_model_type():
     gguf = pytest.importorskip("gguf")
     names = set(gguf.MODEL_ARCH_NAMES.values())
     assert set(TABLE["gguf"]) <= names
@@ -64,7 +65,7 @@ def test_gguf_names_lead_to_their_model_type():
     assert len([name for name in names if lookup(name)]) > 90
 
 
-def test_what_is_unknown_is_none():
+def test_an_unknown_type_gives_none():
     assert lookup(None) is None
     assert lookup("no-such-model") is None
 

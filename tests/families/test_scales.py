@@ -1,13 +1,15 @@
-"""The scales of families and of the table, against what the real models compute."""
+"""Embedding and logit scales, compared with the real models of transformers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from helpers.transformers_peer import config_class, from_json, torch, transformers
 from tiebeam.decode.numpy.runnable import spec_of
 from tiebeam.errors import UnreadableInput
-from tiebeam.families import Scales, known_types, lookup, scales
+from tiebeam.families import Architecture, Scales, known_types, lookup, scales
 from tiebeam.families.registry import families
 from tiebeam.families.scales import scale_keys
 
@@ -33,7 +35,7 @@ BART = {
     "decoder_ffn_dim": 32,
     "pad_token_id": 0,
 }
-DECODERS = {
+DECODERS: dict[str, dict[str, Any]] = {
     "llama": {},
     "gemma": {},
     "gemma2": {"final_logit_softcapping": 3.0},
@@ -60,6 +62,12 @@ DECODERS = {
 }
 
 
+def architecture_of(model_type: str) -> Architecture:
+    found = lookup(model_type)
+    assert found is not None
+    return found
+
+
 def tiny(model_type, **more):
     config = {"model_type": model_type, **SMALL, **DECODERS[model_type], **more}
     torch.manual_seed(0)
@@ -68,9 +76,9 @@ def tiny(model_type, **more):
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_logits_are_the_hidden_states_times_the_head_by_the_factors(model_type):
+def test_logits_equal_scaled_hidden_states_times_the_head(model_type):
     config, model = tiny(model_type)
-    factors = scales(config, lookup(model_type))
+    factors = scales(config, architecture_of(model_type))
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
         for parameter in (model.get_output_embeddings().weight,):
@@ -83,23 +91,23 @@ def test_logits_are_the_hidden_states_times_the_head_by_the_factors(model_type):
 
 
 @pytest.mark.parametrize("model_type", [name for name in DECODERS if name not in ("nanochat", "xglm", "biogpt")])
-def test_the_first_layer_reads_the_embedding_times_the_factor(model_type):
+def test_the_first_layer_input_is_the_scaled_embedding(model_type):
     config, model = tiny(model_type)
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
         first = model(ids, output_hidden_states=True).hidden_states[0]
-    expected = model.get_input_embeddings().weight[ids] * scales(config, lookup(model_type)).input
+    expected = model.get_input_embeddings().weight[ids] * scales(config, architecture_of(model_type)).input
     torch.testing.assert_close(first, expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("model_type", ["bart", "mbart", "m2m_100", "plbart"])
 @pytest.mark.parametrize("flag", [{}, {"scale_embedding": True}, {"scale_embedding": False}])
-def test_scale_embedding_switches_the_factor(model_type, flag):
+def test_scale_embedding_enables_the_input_scale(model_type, flag):
     config = {"model_type": model_type, **BART, **flag}
     model = transformers.AutoModelForSeq2SeqLM.from_config(from_json(model_type, config))
     embed = model.get_input_embeddings()
     ids = torch.arange(1, 9)
-    torch.testing.assert_close(embed(ids), embed.weight[ids] * scales(config, lookup(model_type)).input)
+    torch.testing.assert_close(embed(ids), embed.weight[ids] * scales(config, architecture_of(model_type)).input)
 
 
 @pytest.mark.parametrize("flag", [{}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}])
@@ -121,14 +129,16 @@ def test_t5_scales_its_output_unless_the_flag_says_otherwise(model_type, flag):
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
         out = model(input_ids=ids, decoder_input_ids=ids, output_hidden_states=True)
-        expected = out.decoder_hidden_states[-1] @ model.lm_head.weight.T * scales(config, lookup(model_type)).logits
+        expected = (
+            out.decoder_hidden_states[-1] @ model.lm_head.weight.T * scales(config, architecture_of(model_type)).logits
+        )
     torch.testing.assert_close(out.logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_every_default_in_the_table_is_the_default_of_the_config_class():
     wrong, checked = [], 0
     for model_type in known_types():
-        architecture = lookup(model_type)
+        architecture = architecture_of(model_type)
         if architecture.remote or model_type == "gemma4_assistant":
             continue
         defaults = scale_keys(architecture)
@@ -164,15 +174,15 @@ def test_the_decoder_uses_these_scales() -> None:
 
 def test_factors_come_from_the_text_config():
     config = {"text_config": {"hidden_size": 64, "final_logit_softcapping": 5.0}}
-    assert scales(config, lookup("gemma3n")) == Scales(8.0, 1.0, 5.0)
+    assert scales(config, architecture_of("gemma3n")) == Scales(8.0, 1.0, 5.0)
 
 
 @pytest.mark.parametrize("value", ["2", 0, True, []])
-def test_a_scale_that_is_no_number_is_refused(value):
+def test_a_scale_that_is_not_a_number_is_refused(value):
     with pytest.raises(UnreadableInput, match=r"logit_scale is .*; a scale is a number"):
-        scales({"logit_scale": value}, lookup("cohere"))
+        scales({"logit_scale": value}, architecture_of("cohere"))
 
 
-def test_a_missing_width_is_an_error_that_names_it():
+def test_a_missing_hidden_size_is_named_in_the_error():
     with pytest.raises(UnreadableInput, match="hidden_size"):
-        scales({}, lookup("gemma"))
+        scales({}, architecture_of("gemma"))

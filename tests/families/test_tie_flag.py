@@ -1,8 +1,9 @@
-"""`declared` against the real transformers, for every architecture and every level that can have the flag."""
+"""`declared` compared with the real transformers, for every architecture and every level that can have the flag."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ KEY = "tie_word_embeddings"
 
 
 def transformers_ties(model_type, document, deciders) -> bool:
-    """What transformers does with this config.json: on when any deciding level's resolved flag is on."""
+    """Whether transformers ties with this config.json: if the resolved flag of any deciding level is on."""
     config = from_json(model_type, document)
     for path in deciders:
         level = config
@@ -27,7 +28,7 @@ def transformers_ties(model_type, document, deciders) -> bool:
 
 def documents(architecture):
     """config.json with the flag on, off and absent, at the top and in the text config; and without the latter."""
-    inners = [None]
+    inners: list[dict[str, Any] | None] = [None]
     if architecture.text:
         types = {architecture.text_type, *(("gemma", "llama", "t5") if architecture.text_type == "llama" else ())}
         inners += [
@@ -111,7 +112,7 @@ def test_a_flag_that_transformers_refuses_declares_nothing(value):
 
 
 @pytest.mark.parametrize("model_type", ["gemma3", "perception_lm", "muse_glimmer"])
-def test_null_means_what_transformers_makes_of_it(model_type):
+def test_null_is_interpreted_as_in_transformers(model_type):
     config = from_json(model_type, {"model_type": model_type, KEY: None})
     assert resolve_declared({KEY: None}, lookup(model_type)).value is bool(config.tie_word_embeddings)
 

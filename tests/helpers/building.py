@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,10 @@ def write_model(
     return where
 
 
-def write_sharded(where: Path, shards: list[Mapping[str, np.ndarray]], config: Mapping[str, Any] | None) -> Path:
+def write_sharded(where: Path, shards: Sequence[Mapping[str, np.ndarray]], config: Mapping[str, Any] | None) -> Path:
     """A Hugging Face style directory with several shards and their index."""
     where.mkdir(parents=True, exist_ok=True)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i, tensors in enumerate(shards, 1):
         name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
         save_file(dict(tensors), where / name)

@@ -52,7 +52,7 @@ class CollectiveCounter(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.counts = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "c10d":
@@ -72,7 +72,8 @@ def look(layout, distribution):
     optimizers = make_optimizers(model.roles(), spread=parallelism.muon_spread)
     for optimizer in optimizers:
         watch.watch(optimizer)
-    table, deliveries = model.table.weight, []
+    table = model.table.weight
+    deliveries: list[torch.Tensor] = []
     table.register_post_accumulate_grad_hook(deliveries.append)
     ids = torch.randint(301, (1, 17))
     for micro_batches in (1, 3):

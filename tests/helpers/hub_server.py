@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def host(self) -> Host:
-        return self.server.host  # type: ignore[attr-defined,no-any-return]
+        return self.server.host  # type: ignore[attr-defined]
 
     def do_GET(self) -> None:
         headers = {key.lower(): value for key, value in self.headers.items()}
@@ -63,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def reply(self, status: int, headers: dict[str, Any], body: bytes = b"") -> None:
+    def reply(self, status: int, headers: dict[str, Any], body: bytes = b"") -> bool:
+        """Send an answer; True, so that a rule can return the call: the request is answered."""
         self.send_response(status)
         for key, value in {"Content-Length": len(body), **headers}.items():
             if value is not None:
@@ -76,6 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body)
             except OSError:
                 self.close_connection = True  # the reader had enough
+        return True
 
     def reply_file(self, path: Path, headers: dict[str, Any]) -> None:
         size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Tiny models to run beside the real transformers, whose numbers are lively enough to notice a missing part."""
+"""Tiny models for comparison with the real transformers; their weights make a missing part change the logits."""
 
 from __future__ import annotations
 

@@ -206,8 +206,8 @@ def in_a_gpt(**shape) -> Callable[[int, int], Deviations]:
             for _, optimizer in sides:
                 optimizer.step()
                 optimizer.zero_grad()
-        heights = {name: parameter.shape[0] for name, parameter in whole.named_parameters()}
-        parts = {name for name, parameter in model.named_parameters() if parameter.shape[0] != heights[name]}
+        rows = {name: parameter.shape[0] for name, parameter in whole.named_parameters()}
+        parts = {name for name, parameter in model.named_parameters() if parameter.shape[0] != rows[name]}
         assert sharded_parameters(model).keys() == parts
         _refused(lambda: model.export(), "gather_model")
         gathered = gather_model(model)
@@ -291,7 +291,7 @@ def _written() -> int:
 
 
 def pipeline_copies(rank: int, world: int) -> Deviations:
-    """First and last stage each hold a copy: apart their gradients are two halves, summed they are the tied one."""
+    """First and last stage each hold a copy: the sum of their gradients is the tied gradient."""
     torch.manual_seed(7)
     whole = TiedEmbedding(19, DIM, 0.7, dtype=torch.float64)
     copy = nn.Parameter(whole.weight.detach().clone())

@@ -133,7 +133,7 @@ def write_gguf(model: Any, path: Path, store: str = "F32", **metadata: Any) -> P
 
 def options(family: str) -> dict[str, Any]:
     # the query scale is not in the file: llama.cpp takes the head's width; mistral's window is not written for llama
-    return {
+    by_family: dict[str, dict[str, Any]] = {
         "gemma2": {"query_pre_attn_scalar": 16},
         "gemma3_text": {"query_pre_attn_scalar": 16, "num_hidden_layers": 7},
         "mistral": {"sliding_window": None},
@@ -141,4 +141,5 @@ def options(family: str) -> dict[str, Any]:
         "qwen3_moe": {"norm_topk_prob": True},
         "smollm3": {"num_hidden_layers": 5},
         "cohere2": {"num_hidden_layers": 5},
-    }.get(family, {})
+    }
+    return by_family.get(family, {})

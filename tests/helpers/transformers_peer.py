@@ -1,8 +1,8 @@
-"""The real transformers, asked about every language model it knows: names, shapes, and what ties them.
+"""Every language model of the real transformers: names, shapes, and which flag ties them.
 
 Each architecture is built once on the meta device (no memory, a few milliseconds) with few layers and every
-tie flag on. From that come the true names of both ends, the names a saved file has, and the config levels
-whose flag makes the tie. What a given config.json then resolves to is read from the config class alone.
+tie flag on. That gives the names of embedding and head in memory and in a saved file, and the config levels
+whose flag ties them. How a given config.json resolves is read from the config class alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Surveyed:
     in_memory: dict[str, tuple[int, ...]]
     on_disk: dict[str, tuple[int, ...]]
     disk_names: dict[str, str]
-    """In-memory name of an end -> the name save_pretrained gives it."""
+    """In-memory name of embedding or head -> its name in a saved file."""
     embed_shape: tuple[int, ...]
     head_bias: bool
     config: dict[str, Any]
@@ -191,7 +191,7 @@ def _survey_one(model_type: str, class_name: str) -> Surveyed:
     for name, parameter in parameters.items():
         by_identity.setdefault(id(parameter), set()).add(name)
 
-    def end(getter: str) -> tuple[frozenset[str], Any]:
+    def weight_names(getter: str) -> tuple[frozenset[str], Any]:
         try:
             module = getattr(model, getter)()
         except NotImplementedError:
@@ -199,8 +199,8 @@ def _survey_one(model_type: str, class_name: str) -> Surveyed:
         weight = getattr(module, "weight", None)
         return frozenset(by_identity.get(id(weight), ())), module
 
-    embed, embed_module = end("get_input_embeddings")
-    head, head_module = end("get_output_embeddings")
+    embed, embed_module = weight_names("get_input_embeddings")
+    head, head_module = weight_names("get_output_embeddings")
     deciders = set()
     for module_name, module in model.named_modules():
         if isinstance(module, PreTrainedModel) and module._tied_weights_keys:
@@ -210,13 +210,13 @@ def _survey_one(model_type: str, class_name: str) -> Surveyed:
             if path is not None and head and tied & head & _heads(head) and tied & (head - _heads(head)):
                 deciders.add(path)
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    ends = {name: parameters[name] for name in embed | head}
+    vocabulary = {name: parameters[name] for name in embed | head}
     disk_names = {}
-    on_disk = {name: shape for name, shape in shapes.items() if name not in ends}
-    for name, parameter in ends.items():
+    on_disk = {name: shape for name, shape in shapes.items() if name not in vocabulary}
+    for name, parameter in vocabulary.items():
         saved = revert_weight_conversion(model, {name: parameter})
         on_disk.update({saved_name: tuple(tensor.shape) for saved_name, tensor in saved.items()})
-        disk_names[name] = min(saved)  # one, but for molmo2, which keeps its added rows apart
+        disk_names[name] = min(saved)  # one, except for molmo2, which stores its added rows separately
     return Surveyed(
         model_type=model_type,
         class_name=class_name,
@@ -246,7 +246,7 @@ _HEAD_PARTS = (
 
 
 def _heads(names: frozenset[str]) -> frozenset[str]:
-    """Of the names that one tied matrix goes by, those of the head."""
+    """The head's names among all names of one tied matrix."""
     return frozenset(
         name
         for name in names

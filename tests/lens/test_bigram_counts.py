@@ -1,4 +1,4 @@
-"""Counts of pairs against a dictionary, on both roads."""
+"""Bigram counts compared with a dictionary, for both implementations."""
 
 from collections import Counter
 

@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def chain(tokens, vocab=12, seed=0):
-    """A text with a direction: each token mostly goes to the next."""
+    """Asymmetric text: the next token is usually the current one plus 1."""
     random = np.random.default_rng(seed)
     out = [0]
     for _ in range(tokens - 1):
@@ -40,7 +40,7 @@ def test_gradients_equal_finite_differences(form):
             assert found[key][at] == pytest.approx((loss(up) - loss(down)) / 2e-5, abs=2e-6), (key, at)
 
 
-def test_two_tables_learn_a_direction_that_one_cannot():
+def test_two_tables_learn_an_asymmetry_that_one_cannot():
     train, dev, test = chain(6000, seed=1), chain(2000, seed=2), chain(2000, seed=3)
     found = {form: fit(form, train, dev, test, dim=4, steps=150).bits for form in FORMS}
     floor = unigram(train, test).bits
@@ -85,7 +85,7 @@ def test_bounds_equal_the_residuals_of_explicit_approximations(d):
     assert found.negative == pytest.approx((values[values < 0] ** 2).sum() / (S**2).sum())
 
 
-def test_no_semidefinite_matrix_found_by_chance_beats_the_bound():
+def test_no_random_semidefinite_matrix_beats_the_bound():
     M = RANDOM.standard_normal((6, 6))
     bound = bounds(M, 2).semidefinite * (M**2).sum()
     for _ in range(200):

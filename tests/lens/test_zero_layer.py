@@ -66,7 +66,7 @@ def made(bits, **shares):
 BITS = {"EE": 8.0, "EDE": 7.0, "EME": 6.2, "EMLPE": 6.1, "EW": 6.0}
 
 
-def test_definiteness_is_said_to_cost_more_only_when_it_does():
+def test_definiteness_is_reported_as_the_larger_cost_only_when_it_is():
     assert made(BITS).conclusions[0].startswith("Definiteness costs more than symmetry")
     assert made(BITS, symmetric=0.6, semidefinite=0.8).conclusions[0].startswith("Definiteness does not cost more")
 

@@ -23,7 +23,7 @@ def straightforward(config, w, ids):  # {name: tensor}, [B, T] -> [B, T, V]
         x = x @ w["embed_proj.weight"].T
     x = x0 = norm(x, eps)
     causal = torch.ones(T, T, dtype=torch.bool).tril()
-    skips = []
+    skips: list[torch.Tensor] = []
     for i in range(config.layers):
         b = {n.removeprefix(f"blocks.{i}."): t for n, t in w.items() if n.startswith(f"blocks.{i}.")}
         half = config.layers // 2
@@ -64,19 +64,8 @@ def straightforward(config, w, ids):  # {name: tensor}, [B, T] -> [B, T, V]
 
 
 def small(**changes):
-    return GPTConfig(
-        **{
-            "arch": "golf",
-            "vocab": 23,
-            "dim": 16,
-            "layers": 5,
-            "heads": 4,
-            "kv_heads": 2,
-            "context": 12,
-            "softcap": 4.0,
-        }
-        | changes
-    )
+    sizes = {"vocab": 23, "dim": 16, "layers": 5, "heads": 4, "kv_heads": 2, "context": 12}
+    return GPTConfig(**{"arch": "golf", **sizes, "softcap": 4.0, **changes})
 
 
 def scrambled(config):

@@ -25,7 +25,7 @@ def batch():
 
 @pytest.fixture
 def parts():
-    """A table and a trunk in float64, and plain copies of both."""
+    """A table and a linear layer in float64, and plain copies of both."""
     torch.manual_seed(1)
     table, trunk = TiedEmbedding(V, D, init_std=0.5, dtype=torch.float64), nn.Linear(D, D, dtype=torch.float64)
     return table, trunk, table.weight.detach().clone().requires_grad_(), copy.deepcopy(trunk)

@@ -23,7 +23,7 @@ def draw_inputs(seed, rows, vocab, dim, dtype=torch.float64, ignored=0.0, bias=F
     return h.to(dtype), W.to(dtype), targets, b
 
 
-def both(h, W, targets, bias, upstream_seed=0, chunk=None, **options):
+def both(h, W, targets, bias, *, upstream_seed=0, chunk=None, **options):
     """Loss and gradients of ours on the inputs as they are, and of the plain one on the same numbers in float64."""
     ours = [None if t is None else t.clone().requires_grad_() for t in (h, W, bias)]
     true = [None if t is None else t.double().requires_grad_() for t in (h, W, bias)]
@@ -57,9 +57,9 @@ def both(h, W, targets, bias, upstream_seed=0, chunk=None, **options):
 def test_loss_and_gradients_match_float64_autograd(
     seed, rows, vocab, dim, chunk, dtype, softcap, softcap_kind, z_loss, label_smoothing, ignored, reduction, bias
 ):
-    inputs = draw_inputs(seed, rows, vocab, dim, dtype, ignored, bias)
+    h, W, targets, b = draw_inputs(seed, rows, vocab, dim, dtype, ignored, bias)
     got, exact = both(
-        *inputs, upstream_seed=seed, chunk=chunk, softcap=softcap, softcap_kind=softcap_kind, z_loss=z_loss,
+        h, W, targets, b, upstream_seed=seed, chunk=chunk, softcap=softcap, softcap_kind=softcap_kind, z_loss=z_loss,
         label_smoothing=label_smoothing, reduction=reduction,
     )  # fmt: skip
     # Losses and gradients of one call share a scale: a sum that cancels is as exact as its terms, not as itself.
@@ -141,7 +141,7 @@ def test_tiny_fp16_gradients_survive_until_the_loss_scaler_scales_them():
     scale = 2.0**20
     (tied_cross_entropy(h, W, targets) * scale).backward()
     true = [t.detach().double().requires_grad_() for t in (h, W)]
-    (plain_loss(*true, targets) * scale).backward()
+    (plain_loss(true[0], true[1], targets) * scale).backward()
     assert rel_error(h.grad, true[0].grad) < 1e-2
     assert rel_error(W.grad, true[1].grad) < 1e-2
 

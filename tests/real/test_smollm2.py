@@ -44,7 +44,7 @@ def peer(path: Path) -> Any:
     return model.eval()
 
 
-def test_it_is_the_model_it_says_it_is(decoder):
+def test_metadata_is_that_of_smollm2(decoder):
     assert decoder.embed is decoder.head, "SmolLM2 is tied"
     assert (decoder.vocab, decoder.spec.dim, len(decoder.spec.layers)) == (49152, 576, 30)
     assert (decoder.spec.heads, decoder.spec.kv_heads, decoder.spec.context) == (9, 3, 8192)
@@ -62,12 +62,12 @@ def test_it_is_the_model_it_says_it_is(decoder):
         ("\n", [198]),
     ],
 )
-def test_text_becomes_the_known_tokens(decoder, text, ids):
+def test_encoding_gives_the_known_tokens(decoder, text, ids):
     assert decoder.encode(text) == ids
     assert decoder.tokenizer.decode(ids) == text
 
 
-def test_the_tokenizer_is_transformers_tokenizer(path, decoder):
+def test_the_tokenizer_equals_that_of_transformers(path, decoder):
     transformers = pytest.importorskip("transformers")
     peer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     code, chat = "def f(x):\n\treturn x**2  # 3.14\n", "<|im_start|>user\nHi<|im_end|>"
@@ -100,7 +100,7 @@ def test_thirty_two_greedy_tokens_are_the_same(decoder, peer, prompt):
     assert [token.id for token in decoder.generate(tokens, 32)] == made
 
 
-def test_perplexity_is_the_cross_entropy_of_transformers(decoder, peer):
+def test_perplexity_equals_the_cross_entropy_of_transformers(decoder, peer):
     import torch
 
     tokens = torch.tensor(decoder.encode(PASSAGE))
@@ -112,7 +112,7 @@ def test_perplexity_is_the_cross_entropy_of_transformers(decoder, peer):
     assert decoder.perplexity(shuffled).nats_per_token > found.nats_per_token + 1
 
 
-def test_the_command_line_says_paris_without_torch(path):
+def test_the_cli_generates_paris_without_torch(path):
     program = (
         "import sys\n"
         "from tiebeam.cli import main\n"

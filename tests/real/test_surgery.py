@@ -1,4 +1,4 @@
-"""Surgery on the real SmolLM2: untied, and transformers writes the same text."""
+"""Untie the real SmolLM2; transformers generates the same text."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tiebeam.surgery import tie, untie
 pytestmark = pytest.mark.real
 
 
-def test_smollm2_untied_writes_the_same_text(smollm2, tmp_path):
+def test_untied_smollm2_generates_the_same_text(smollm2, tmp_path):
     transformers = pytest.importorskip("transformers")
     outcome = untie(smollm2, tmp_path / "u")
     assert outcome.before.tie is Tie.SHARED
@@ -30,7 +30,7 @@ def test_smollm2_untied_writes_the_same_text(smollm2, tmp_path):
     assert "Paris" in texts[1]
 
 
-def test_smollm2_as_gguf_comes_back_to_the_same_file(smollm2, tmp_path):
+def test_smollm2_gguf_round_trip_gives_the_same_file(smollm2, tmp_path):
     untie(smollm2, tmp_path / "u.gguf", proof=False)
     tie(tmp_path / "u.gguf", tmp_path / "b.gguf", proof=False)
     assert (tmp_path / "b.gguf").read_bytes() == smollm2.read_bytes()

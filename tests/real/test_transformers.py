@@ -1,7 +1,7 @@
 """Checkpoints of many architectures, written by the real transformers, in all seven states of the pair.
 
-What `declared` says is checked against what transformers does: a file with one matrix is loaded, and the
-model's two ends are one parameter exactly when we said so.
+`declared` is compared with transformers: a file with one matrix is loaded, and embedding and head are one parameter
+exactly when `declared` is true.
 """
 
 import json
@@ -40,7 +40,7 @@ def saved(tmp_path_factory):
 
 
 def change(source, target, tensors=lambda t: t, flag="keep"):
-    """A copy of a saved model with its tensors or its flag changed, as bad tools change them."""
+    """A copy of a saved model with its tensors or its flag changed, as faulty tools do."""
     shutil.copytree(source, target)
     save_file(tensors(load_file(source / "model.safetensors")), target / "model.safetensors", {"format": "pt"})
     config = json.loads((source / "config.json").read_text())

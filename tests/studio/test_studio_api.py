@@ -42,7 +42,7 @@ def test_plan_equals_the_library(http):
     assert answer["verdict"].startswith("Of ")
 
 
-def test_plan_without_a_trunk_reports_common_sizes(http):
+def test_plan_without_non_embedding_parameters_reports_common_sizes(http):
     answer = http.get("/api/plan?vocab=50k&dim=4096").json()
     assert answer["head_share"] is None
     assert "20.5% of a 1B model" in answer["verdict"]
@@ -86,7 +86,7 @@ def test_tensors_mark_embedding_and_head(http):
 
 def test_direct_path_is_the_product_of_the_matrices(http, root):
     checkpoint = open_checkpoint(root / "models" / "untied")
-    E, W = (checkpoint.tensor(name) for name in ("model.embed_tokens.weight", "lm_head.weight"))
+    E, W = (np.asarray(checkpoint.tensor(name), np.float32) for name in ("model.embed_tokens.weight", "lm_head.weight"))
     answer = http.get(f"/api/models/{id_of(http, 'untied')}/direct?text=New York City&k=3").json()
     ids = [token["id"] for token in answer["tokens"]]
     assert [WORDS[i] for i in ids] == ["New", "York", "City"]

@@ -76,6 +76,8 @@ def test_a_preset_fills_the_page_and_the_url(visit):
     page = one.go("calculator.html")
     page.get_by_label("Start from a known model").select_option("phi-4-mini")
     phi = find("phi-4-mini").budget
+    assert phi is not None
+    assert phi.head_share is not None
     text = page.locator("#numbers").inner_text()
     for number in (phi.matrix, phi.tied_total, phi.untied_total):
         assert f"{number:,}" in text

@@ -1,6 +1,7 @@
 """GGUF to GGUF with a tensor added or dropped, and GGUF to a directory that transformers loads."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.surgery import tie, untie
 
-QUICK = {"durable": False}
+QUICK: dict[str, Any] = {"durable": False}
 
 
 def logits(model):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tiebeam.surgery.joint.joint_plan import pair_rows
 from tiebeam.surgery.joint.sensitivity import lookup_sensitivity
 
 V, D = 300, 12
-QUICK = {"durable": False}
+QUICK: dict[str, Any] = {"durable": False}
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_sensitivity_predicts_the_kl_of_an_embedding_error(model, text):
     length = float(np.sqrt((E**2).sum(1).mean()))
     sensitivity = lookup_sensitivity(decoder, calibration.runs, length)
     wrong = E + np.random.default_rng(3).standard_normal(E.shape).astype(np.float32) * (0.1 * length / np.sqrt(32))
-    kl = HeldOut(decoder, calibration.runs).measure(decoder.with_ends(Table(wrong), decoder.head)).kl
+    kl = HeldOut(decoder, calibration.runs).measure(decoder.with_tables(Table(wrong), decoder.head)).kl
     assert kl == pytest.approx(0.5 * sensitivity * (0.1 * length) ** 2, rel=0.3)
 
 
@@ -193,7 +194,7 @@ def test_held_out_measurement_agrees_with_divergence(model, text):
     joint = fit_joint(open_source(model), text, rank=16)
     rows, vocab, _ = pair_rows(joint.source)
     decoder = joint.held_out.original
-    joined = decoder.with_ends(*tables_of(rows, vocab, joint.fitted.factors, joint.fitted.exact))
+    joined = decoder.with_tables(*tables_of(rows, vocab, joint.fitted.factors, joint.fitted.exact))
     run = joint.held_out.runs[0]
     ours, theirs = HeldOut(decoder, [run]).measure(joined), divergence(decoder, joined, run)
     assert ours.kl == pytest.approx(theirs.kl, rel=1e-3, abs=1e-6)

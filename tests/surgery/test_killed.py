@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from helpers.building import llama_config, table, write_sharded
 from tiebeam.surgery import tie, untie
 
 EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"
-FAST = {"proof": False}
+FAST: dict[str, Any] = {"proof": False}
 CALLS = ("pwrite", "ftruncate", "fsync", "rename", "replace", "link", "mkdir", "unlink", "rmdir")
 
 

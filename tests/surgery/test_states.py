@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tiebeam.surgery.pair_edits import drop_head, set_flag
 from tiebeam.surgery.tie import is_tied
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-QUICK = {"proof": False, "durable": False}
+QUICK: dict[str, Any] = {"proof": False, "durable": False}
 E, W, G = table(0), table(1), np.ones(8, np.float32)
 
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.surgery import edits, execute, open_source, plan_untie, tie, untie
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-QUICK = {"proof": False, "durable": False}
+QUICK: dict[str, Any] = {"proof": False, "durable": False}
 SRC = str(Path(tiebeam.__file__).parent.parent)
 
 
@@ -70,7 +71,7 @@ def test_other_files_are_copied_except_other_copies_of_the_weights(source, tmp_p
     }
 
 
-def test_the_model_card_gets_a_record_and_keeps_its_text(source, tmp_path):
+def test_the_model_card_gets_a_section_and_keeps_its_text(source, tmp_path):
     card = b"---\nlicense: mit\n---\n# A model\n\xff not UTF-8\n"
     (source / "README.md").write_bytes(card)
     outcome = untie(source, tmp_path / "u", **QUICK)

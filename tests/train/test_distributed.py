@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,15 @@ from tiebeam.train.distributed_muon import newton_schulz_cost, owners
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all launches
 SOURCES = str(Path(tiebeam.__file__).parents[1])
-TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 48, "context": 32, "batch_tokens": 256}
+TINY: dict[str, Any] = {
+    "layers": 2,
+    "dim": 32,
+    "heads": 2,
+    "kv_heads": 1,
+    "mlp_dim": 48,
+    "context": 32,
+    "batch_tokens": 256,
+}
 # 301 tokens and 3 rows of skip weights divide by neither 2 nor 4.
 RUNS = {
     "tied": {},

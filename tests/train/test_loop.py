@@ -1,6 +1,7 @@
 """Runs are deterministic, resumable and interruptible, and end as ordinary checkpoints."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ from tiebeam.train import LearningRates, RunDirectory, Settings, evaluate, train
 from tiebeam.train.pack_run import open_run, pack_run, unpack_run
 from tiebeam.train.result import Diverged
 
-TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
+TINY: dict[str, Any] = {
+    "layers": 2,
+    "dim": 32,
+    "heads": 2,
+    "kv_heads": 1,
+    "mlp_dim": 64,
+    "context": 32,
+    "batch_tokens": 128,
+}
 
 
 @pytest.fixture(scope="module")

@@ -138,8 +138,8 @@ def test_set_scales_every_learning_rate_from_its_peak_and_sets_only_muons_moment
     optimizers = make_optimizers(Tiny(tied=False).roles())
     optimizers.set(0.5, momentum=0.9)
     optimizers.set(0.1, momentum=0.91)
-    heights = LearningRates()
-    expected = {"table": heights.embed, "head": heights.head, "scalars": heights.scalars, "matrices": heights.matrices}
+    peak = LearningRates()
+    expected = {"table": peak.embed, "head": peak.head, "scalars": peak.scalars, "matrices": peak.matrices}
     assert optimizers.learning_rates() == pytest.approx({role: 0.1 * rate for role, rate in expected.items()})
     adam, muon = optimizers
     assert muon.param_groups[0]["momentum"] == 0.91

@@ -12,6 +12,8 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -113,41 +115,41 @@ class LocalFiles:
         except OSError as error:
             raise UnreadableInput(_explain(real, error)) from None
 
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        handle = self._open(name)
+        try:
+            yield handle
+        except OSError as error:
+            raise UnreadableInput(_explain(self.root / name, error)) from None
+        finally:
+            os.close(handle)
+
     def size(self, name: str) -> int:
         if name not in self._sizes:
             self.head(name, 0)
         return self._sizes[name]
 
     def head(self, name: str, count: int) -> tuple[int, bytes]:
-        handle = self._open(name)
-        try:
+        with self._opened(name) as handle:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 raise UnreadableInput(f"{self.root / name} is not a regular file")
             self._sizes[name] = status.st_size
             return status.st_size, os.read(handle, count) if count else b""
-        except OSError as error:
-            raise UnreadableInput(_explain(self.root / name, error)) from None
-        finally:
-            os.close(handle)
 
     def read(self, name: str, begin: int, end: int) -> bytes:
         size = self.size(name)  # also checks that it is a regular file
         if end > size:
             raise UnreadableInput(f"{self.root / name} ends at byte {size:,}; {end:,} were expected")
         blocks: list[bytes] = []
-        handle = self._open(name)
-        try:
+        with self._opened(name) as handle:
             os.lseek(handle, begin, os.SEEK_SET)
             while begin < end:
                 blocks.append(os.read(handle, min(end - begin, _MAX_READ)))
                 if not blocks[-1]:
                     raise UnreadableInput(f"{self.root / name} ends at byte {begin:,}; {end:,} were expected")
                 begin += len(blocks[-1])
-        except OSError as error:
-            raise UnreadableInput(_explain(self.root / name, error)) from None
-        finally:
-            os.close(handle)
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 

@@ -2,7 +2,7 @@
 
 A directory is read as transformers reads it: `model.safetensors`, else its index, else the PyTorch files; adapters,
 optimizer states and copies in other formats are ignored. If there is no whole model, a distributed checkpoint is looked
-for (`distributed.detect`). A file that is one shard of several stands for the whole set, because a verdict on a part
+for (`distributed.detect`). A file that is one shard of several opens the whole set, because a verdict on a part
 would be wrong.
 """
 

@@ -126,14 +126,14 @@ class Progress:
 
     def _log(self, stage: str, done: int, total: int, unit: str, detail: str) -> None:
         now = time.monotonic()
-        begun = self._started.setdefault(stage, now)
+        elapsed = now - self._started.setdefault(stage, now)
         if total and done >= total:
             if stage not in self._finished:
                 self._finished.add(stage)
-                self._write(f"{stage}: done in {now - begun:.1f} s")
+                self._write(f"{stage}: done in {elapsed:.1f} s")
         elif self._due(stage):
             share = f"{100 * done / total:.0f}%" if total else ""
-            left = f"{_clock((now - begun) * (total - done) / done)} left" if total and done and now > begun else ""
+            left = f"{_clock(elapsed * (total - done) / done)} left" if total and done and elapsed > 0 else ""
             parts = [part for part in (share, _counts(done, total, unit), left, detail) if part]
             self._write(stage + (": " + ", ".join(parts) if parts else ""))
 

@@ -1,6 +1,6 @@
 """Output of the verbs: the console, the JSON document, and an ASCII fallback for the bars' characters.
 
-Layout (columns, bars, colours) is in tiebeam._text, shared with `str(report)`, and available here under the same names.
+Layout (columns, bars, colours) is in tiebeam._text, which `str(report)` uses too; its names are available here.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 PAGE, DOCUMENT, FIGURES = "report.html", "report.json", "figures"
 _BIGRAM_TOKENS = 1023  # the most frequent; the time of a fit grows with the square of its vocabulary
-_MIN_COUNT = 10  # rows of rarer tokens are close to their initial values and tell nothing about alignment
+_MIN_COUNT = 10  # rows of rarer tokens are close to their initial values and carry no information about alignment
 
 
 @dataclass(frozen=True)

@@ -86,13 +86,11 @@ class Engine(Protocol):
         """The logits at every position of a sequence."""
 
     def generate(
-        self, prompt: str | Sequence[int], n: int = 64, *, sampling: Sampling | None = None, stop: bool = True
+        self, prompt: str | Tokens, n: int = 64, *, sampling: Sampling | None = None, stop: bool = True
     ) -> Iterator[Token]:
         """Up to `n` tokens after the prompt. `stop`: end at the model's end-of-text token."""
 
-    def perplexity(
-        self, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
-    ) -> Perplexity:
+    def perplexity(self, text: str | Tokens, *, context: int | None = None, stride: int | None = None) -> Perplexity:
         """Nats per token over a text or tokens, and bits per byte over a text."""
 
     def encode(self, text: str) -> list[int]:
@@ -101,7 +99,7 @@ class Engine(Protocol):
     def check(self, tokens: Tokens) -> Ids:
         """Token ids as an array; raises BadRequest for an id outside the vocabulary."""
 
-    def with_ends(self, embed: Table, head: Table) -> Engine:
+    def with_tables(self, embed: Table, head: Table) -> Engine:
         """The same layers with another embedding and head."""
 
 
@@ -137,7 +135,7 @@ class EngineBase(ABC):
     def unembed(self, h: Array) -> Array: ...  # [T, D] -> [T, V]
 
     @abstractmethod
-    def with_ends(self, embed: Table, head: Table) -> Engine: ...
+    def with_tables(self, embed: Table, head: Table) -> Engine: ...
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -162,7 +160,7 @@ class EngineBase(ABC):
         return self.unembed(self.hidden(tokens))
 
     def generate(
-        self, prompt: str | Sequence[int], n: int = 64, *, sampling: Sampling | None = None, stop: bool = True
+        self, prompt: str | Tokens, n: int = 64, *, sampling: Sampling | None = None, stop: bool = True
     ) -> Iterator[Token]:
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if n < 0:
@@ -188,9 +186,7 @@ class EngineBase(ABC):
             yield Token(token, stream(token, last=made == n - 1) if stream else "")
             new = [token]
 
-    def perplexity(
-        self, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
-    ) -> Perplexity:
+    def perplexity(self, text: str | Tokens, *, context: int | None = None, stride: int | None = None) -> Perplexity:
         from tiebeam.decode.perplexity import perplexity
 
         return perplexity(self, text, context=context, stride=stride)

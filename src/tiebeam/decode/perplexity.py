@@ -8,13 +8,13 @@ first is scored once. Sums are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from tiebeam.decode.engine import Engine
+from tiebeam.decode.engine import Engine, Tokens
 from tiebeam.decode.numpy.ops import Array, Ids, log_softmax
 from tiebeam.errors import BadRequest
 
@@ -53,7 +53,7 @@ class Divergence:
 
 
 def perplexity(
-    engine: Engine, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
+    engine: Engine, text: str | Tokens, *, context: int | None = None, stride: int | None = None
 ) -> Perplexity:
     """Nats per token over a text or token ids, and bits per byte over a text.
 
@@ -70,7 +70,7 @@ def perplexity(
 
 
 def divergence(
-    before: Engine, after: Engine, text: str | Sequence[int], *, context: int | None = None, stride: int | None = None
+    before: Engine, after: Engine, text: str | Tokens, *, context: int | None = None, stride: int | None = None
 ) -> Divergence:
     """Both decoders over the same text, tokenised by the first."""
     if before.vocab != after.vocab:
@@ -112,7 +112,7 @@ def windows(
         begin += stride
 
 
-def _tokens(engine: Engine, text: str | Sequence[int]) -> tuple[Ids, int | None]:
+def _tokens(engine: Engine, text: str | Tokens) -> tuple[Ids, int | None]:
     """The ids to score, and how many bytes of text they cover after the first."""
     nbytes = None
     if isinstance(text, str):

@@ -108,7 +108,7 @@ class TransformersEngine(EngineBase):
         name = type(self.model).__name__
         return f"<TransformersEngine of {self.source}: {name}, {self.vocab:,} x {self.spec.dim}>"
 
-    def with_ends(self, embed: Table, head: Table) -> TransformersEngine:
+    def with_tables(self, embed: Table, head: Table) -> TransformersEngine:
         """The same layers with another embedding and head; the model itself is not changed."""
         return self._replaced(embed, head)
 
@@ -242,7 +242,7 @@ def _import() -> tuple[Any, Any]:
 
 
 def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
-    """The model with the checkpoint's weights. `given`: the pair was named by hand, so the head may be missing."""
+    """The model with the checkpoint's weights. `given`: embed and head were given, so the head may be missing."""
     with _as_unreadable(checkpoint):
         config = _config(transformers, checkpoint)
         kind = _causal_class(transformers, config, checkpoint.config or {})
@@ -276,7 +276,7 @@ def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
         raise UnreadableInput("the jointly tied form is read by the numpy engine only; write it with expand=True")
     if config.get("quantization_config"):
         raise UnreadableInput("the weights are quantised; the transformers engine runs unquantised models")
-    # Without a dtype of its own the model takes that of the weights handed over.
+    # Without its own dtype the model takes that of the given weights.
     return transformers.AutoConfig.for_model(
         **{key: value for key, value in config.items() if key not in ("dtype", "torch_dtype", "auto_map")}
     )

@@ -51,7 +51,7 @@ class Diagnosis:
 def diagnose(
     source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None
 ) -> Diagnosis:
-    """Everything the doctor can tell about a checkpoint.
+    """Everything the doctor reports about a checkpoint.
 
     `embed` and `head` name the tensors where the architecture is unknown.
 
@@ -78,10 +78,10 @@ def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:
 def verdict(findings: tuple[Finding, ...]) -> str:
     """One phrase: healthy, or how many findings of each severity."""
     counts = [(sum(f.severity is severity for f in findings), severity) for severity in Severity]
-    said = [f"{count} {severity}{'s' if count > 1 else ''}" for count, severity in counts if count]
-    if not said:
+    parts = [f"{count} {severity}{'s' if count > 1 else ''}" for count, severity in counts if count]
+    if not parts:
         return "healthy: no findings"
-    return ", ".join(said) if findings[0].severity is not Severity.NOTE else f"healthy: {said[0]}"
+    return ", ".join(parts) if findings[0].severity is not Severity.NOTE else f"healthy: {parts[0]}"
 
 
 examine = diagnose

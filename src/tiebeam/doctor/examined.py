@@ -117,7 +117,7 @@ class ExaminedAdapter:
 
     @property
     def breaks_tie(self) -> bool:
-        """Whether a change of one matrix here breaks a tie: the base is tied and PEFT was not told to keep that."""
+        """Whether changing one matrix here breaks a tie: the base is tied and PEFT is not configured to keep it."""
         return self.base_is_tied and self.config.get("ensure_weight_tying") is not True
 
     @property

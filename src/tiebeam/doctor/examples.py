@@ -77,7 +77,7 @@ def head_lora() -> Tensors:
 
 @dataclass(frozen=True)
 class LiveExample:
-    """A model in memory that has a finding; `tied` and `stage` are what `guard` and `check` are told."""
+    """A model in memory that has a finding; `tied` and `stage` are the arguments of `guard` and `check`."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None

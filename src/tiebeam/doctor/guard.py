@@ -29,7 +29,7 @@ def guard(model: nn.Module, *, embed: str | None = None, head: str | None = None
     """Guard the pair of `model`.
 
     `embed` and `head` name its parameters if they cannot be found without help. `tied` is what the pair should be,
-    if neither the model nor its config tells.
+    if neither the model nor its config declares it.
 
         >>> import tiebeam, torch
         >>> model = tiebeam.nn.GPT(tiebeam.nn.GPTConfig(vocab=64, dim=16, layers=1, heads=2))

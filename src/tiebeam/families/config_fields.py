@@ -16,7 +16,7 @@ from tiebeam.families.spec import Layer, Rope
 MAX_LAYERS = 10_000
 FULL, SLIDING = "full_attention", "sliding_attention"
 IF_STORED = "if stored"
-"""Value of a bias key in a config made from GGUF metadata, which does not tell: a bias is used where it is stored."""
+"""Value of a bias key in a config made from GGUF metadata, which declares no biases: a bias is used if it is stored."""
 
 
 class Fields:
@@ -65,7 +65,7 @@ class Fields:
         return None if self.get(key) is None else self.number(key)
 
     def scale(self, key: str) -> float:
-        """A factor: a number other than 0; 1.0 where the config says null."""
+        """A factor: a number other than 0; 1.0 where the config has null."""
         value = self.get(key)
         if value is None:
             return 1.0
@@ -85,7 +85,7 @@ class Fields:
             raise UnreadableInput(f"{self.where}: {key} is set; {why}")
 
     def bias(self, key: str) -> bool | None:
-        """True: stored. False: none. None: used where stored, as a GGUF does not tell."""
+        """True: stored. False: none. None: used if stored, because a GGUF does not declare it."""
         return None if self.get(key) == IF_STORED else self.flag(key)
 
     def text(self, key: str) -> str:

@@ -55,7 +55,7 @@ class Gguf:
     keys: Mapping[str, str]
     """config.json key -> metadata key without the architecture; the usual ones are `gguf.KEYS`."""
     biases: tuple[str, ...] = ("attention_bias", "mlp_bias")
-    """Config keys that the stored tensors decide, as the metadata does not tell."""
+    """Config keys that the stored tensors decide, because the metadata does not contain them."""
     experts: bool = False
     """A mixture of experts. llama.cpp calls both Llama and Mixtral "llama"."""
     complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: {}

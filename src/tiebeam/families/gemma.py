@@ -54,7 +54,7 @@ def scales(f: Fields) -> Scales:
 def gemma_spec(f: Fields) -> Spec:
     activation = f.text("hidden_act")
     if activation == "gelu":
-        activation = "gelu_pytorch_tanh"  # the first Gemma configs say "gelu" and mean this
+        activation = "gelu_pytorch_tanh"  # the first Gemma configs write "gelu" but use this
     return replace(llama.spec(f), activation=activation, scales=scales(f))
 
 

@@ -59,7 +59,7 @@ def _parts_of_head(names: Iterable[str], architecture: Architecture) -> bool:
 
 
 def class_has_head(config: Mapping[str, Any]) -> bool | None:
-    """Whether the class that config.json names has a head, by its name; None when the name does not tell."""
+    """Whether the class that config.json names has a head, by its name; None when the name does not show it."""
     auto_map = config.get("auto_map")
     if isinstance(auto_map, Mapping) and any(re.search(r"For(?:CausalLM|Seq2SeqLM|MaskedLM)", key) for key in auto_map):
         return True

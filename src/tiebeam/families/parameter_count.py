@@ -45,7 +45,7 @@ class Counted:
 
 
 def count_from_config(config: Mapping[str, Any]) -> Counted | None:
-    """The parameters of the language model that `config` describes; None when the config alone does not tell.
+    """The parameters of the language model that `config` describes; None when the config alone is not enough.
 
     >>> config = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12}
     >>> count_from_config(config).total_tied

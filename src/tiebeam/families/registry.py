@@ -35,7 +35,7 @@ class Architecture:
     tie_default: bool | None
     """The flag when the config has none; None when that is not known."""
     flag: str
-    """What the config class makes of the flag: own, forced, lift, inherit or text (see the table's `about`)."""
+    """How the config class resolves the flag: own, forced, lift, inherit or text (see the table's `about`)."""
     flag_type: str
     """What the flag may hold without transformers refusing the config: bool, nullable or any."""
     legacy_flag: str | None
@@ -43,7 +43,7 @@ class Architecture:
     decides: tuple[str, ...]
     """The config levels whose flag ties head to embedding, any of them; empty when nothing does."""
     text: str | None
-    """Where the config of the language model sits, when it is not the config itself."""
+    """The key of the language model's config, if it is not the config itself."""
     text_type: str | None
     text_tie: bool | None
     vocab_keys: tuple[str, ...]
@@ -53,7 +53,7 @@ class Architecture:
     softcap: str | None
     note: str | None
     remote: bool
-    """Whether its code lives outside transformers, so that nothing here could be checked against it."""
+    """Whether its code is outside transformers, so that the entry could not be checked against it."""
 
 
 def lookup(model_type: str | None) -> Architecture | None:

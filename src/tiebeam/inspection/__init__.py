@@ -102,7 +102,7 @@ def inspect(
 
 def _open(source: Any) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
     """The table of tensors, and the function that compares two of them by name."""
-    torch = sys.modules.get("torch")  # without torch imported, nobody can have made a module
+    torch = sys.modules.get("torch")  # if torch is not imported, no module can exist
     if torch is not None and isinstance(source, torch.nn.Module):
         from tiebeam.inspection.module_tensors import compare_parameters, open_module
 

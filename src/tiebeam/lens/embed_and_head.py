@@ -66,7 +66,7 @@ def open_tables(
 ) -> VocabTables:
     """The tables of an open checkpoint; `embed` and `head` name the tensors where they cannot be found.
 
-    Without `with_norm`, transformers is not asked for a final norm that the numpy engine does not have.
+    Without `with_norm`, transformers is not used for a final norm that the numpy engine does not have.
     """
     notes = []
     factors = _table_scales(checkpoint)
@@ -122,7 +122,7 @@ def _norm_by_transformers(checkpoint: Checkpoint) -> Callable[[Rows], Rows]:
 
 
 def no_norm(x: Rows) -> Rows:
-    """Stands for a final norm that is not known."""
+    """Placeholder for an unknown final norm."""
     return x
 
 

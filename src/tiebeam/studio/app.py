@@ -194,7 +194,7 @@ class _Studio:
         async def stream() -> AsyncIterator[bytes]:
             tails = {id: follow_metrics(Path(known[id].where) / METRICS) for id in ids}
             quiet = 0.0
-            self.streams += 1  # counted when reading starts: a stream that nobody reads never ends
+            self.streams += 1  # counted when reading starts: a stream without a reader never ends
             try:
                 yield b"retry: 2000\n\n"
                 while not await request.is_disconnected():

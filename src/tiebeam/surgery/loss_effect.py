@@ -1,6 +1,6 @@
 """Measure what tying two different matrices does to the loss, before anything is written.
 
-The layers run unchanged with the new tables in place of the old (`Engine.with_ends`), on the given text or on a short
+The layers run unchanged with the new tables in place of the old (`Engine.with_tables`), on the given text or on a short
 passage that is part of this package.
 """
 
@@ -93,7 +93,7 @@ def measure_keep(
         model = open_engine(checkpoint, embed=embed, head=head, engine=engine, device=device)
         tokens = model.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
         table = Table(_kept(checkpoint, embed, head, keep))
-        return LossEffect(divergence(model, model.with_ends(table, table), tokens), on)
+        return LossEffect(divergence(model, model.with_tables(table, table), tokens), on)
     except TiebeamError as error:
         return LossEffect(None, on, str(error))
 

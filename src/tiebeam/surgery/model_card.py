@@ -1,7 +1,7 @@
 """Record a change in the model card (README.md), with digests of the model before and after.
 
 A digest is SHA-256 over the sorted tensor table: per tensor a line with name, dtype, shape and the SHA-256 of its
-content. The embedding and head are hashed whole, every other tensor by its first 4 KiB: enough to tell models apart
+content. The embedding and head are hashed whole, every other tensor by its first 4 KiB: enough to distinguish models
 without reading them whole (every copied byte is compared elsewhere). How tensors are split into files does not matter.
 """
 

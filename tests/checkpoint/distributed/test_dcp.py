@@ -296,7 +296,7 @@ def test_nothing_in_the_metadata_is_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
 
     def arm(metadata: Metadata) -> None:
-        metadata.storage_meta = Bomb()  # type: ignore[assignment]
+        metadata.storage_meta = Bomb()
         metadata.planner_data = Bomb()
 
     where = save(tmp_path / "x", two())

@@ -143,6 +143,11 @@ def test_consolidated_model_beside_the_states_is_the_model(copy: Path, written: 
 # Numbers that are not read
 
 
+def _no_states(where: Path) -> None:
+    for name in (OPTIM_0, OPTIM_1):
+        (step(where) / name).unlink()
+
+
 def _partition_count(where: Path) -> None:
     resave(step(where) / OPTIM_1, lambda state: state["optimizer_state_dict"].update(partition_count=4))
 
@@ -165,7 +170,7 @@ def _more_numbers(where: Path) -> None:
     [
         (lambda where: (step(where) / OPTIM_1).unlink(), "belongs to a run of 2 ranks, and the states of 1"),
         (lambda where: (step(where) / OPTIM_0).unlink(), "optimizer states of 2 ranks are needed and 1 are there"),
-        (lambda where: [(step(where) / name).unlink() for name in (OPTIM_0, OPTIM_1)], "are missing"),
+        (_no_states, "are missing"),
         (_partition_count, "belongs to a run of 4 ranks"),
         (_no_groups, "holds no fp32_flat_groups"),
         (_more_numbers, "this layout is not known"),

@@ -81,15 +81,15 @@ def test_tie_counts_and_findings_equal_the_consolidated_model(spread: Path, kind
         assert report["tie"] == "shared"
         assert report["stored"] == (["embed"] if tree == "hf" else ["embed", "head"])
         assert [f.code for f in seen.findings] == ["TB207"]
-        same = ("declared", "architecture")
+        same = ["declared", "architecture"]
     else:
         assert expected["tie"] == {"tied": "twin", "untied": "untied", "twin": "twin"}[kind]
         assert [f.code for f in seen.findings if f.code != "TB207"] == [f.code for f in whole.findings]
         assert seen.loaders == ()  # none opens it as it is
-        same = ("declared", "architecture", "tie", "stored", "equal", "difference", "params")
-        for end in ("embed", "head"):
+        same = ["declared", "architecture", "tie", "stored", "equal", "difference", "params"]
+        for name in ("embed", "head"):
             drop = {"file": ""}
-            assert {**report[end], **drop} == {**expected[end], **drop}
+            assert {**report[name], **drop} == {**expected[name], **drop}
     assert {key: report[key] for key in same} == {key: expected[key] for key in same}
     assert report["params"]["total"] == expected["params"]["total"]
     assert report["params"]["trunk"] == expected["params"]["trunk"]

@@ -168,7 +168,8 @@ def test_four_bits_hold_the_sixteen_known_values(tmp_path: Path) -> None:
 
 
 def test_aliases_in_the_metadata_are_kept(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
+    import torch
     from safetensors.torch import save_model
 
     class Tied(torch.nn.Module):

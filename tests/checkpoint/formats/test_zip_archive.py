@@ -29,8 +29,15 @@ class InMemory:
     def names(self) -> list[str]:
         return list(self.contents)
 
+    def folders(self) -> list[str]:
+        return []
+
     def size(self, name: str) -> int:
         return len(self.contents[name])
+
+    def head(self, name: str, count: int) -> tuple[int, bytes]:
+        size = self.size(name)
+        return size, self.read(name, 0, min(count, size))
 
     def read(self, name: str, begin: int, end: int) -> bytes:
         assert 0 <= begin <= end <= len(self.contents[name])

@@ -52,7 +52,7 @@ def tiny(hub: Hub) -> Path:
 def sparse_shards(where: Path, count: int, rows: int) -> None:
     """A sharded model of sparse files: [`rows`, 1024] BF16 per tensor, eight tensors per shard."""
     where.mkdir(parents=True)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i in range(1, count + 1):
         names = [f"model.layers.{i}.mlp.experts.{j}.down_proj.weight" for j in range(8)]
         size = rows * 1024 * 2
@@ -365,8 +365,8 @@ def test_gated_repository(hub: Hub, tiny: Path, token: str, message: str, monkey
     assert f"{hub.url}/org/tiny" in sentence
 
 
-def always(hub: Hub, status: int, headers: dict[str, str]) -> None:
-    hub.front.rule = lambda handler: handler.reply(status, headers) or True
+def always(hub: Hub, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+    hub.front.rule = lambda handler: handler.reply(status, headers, body)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_temporary_server_error_is_retried(hub: Hub, tiny: Path) -> None:
 
 
 def test_refusal_of_the_storage_host_is_explained(hub: Hub, tiny: Path) -> None:
-    hub.storage.rule = lambda handler: handler.reply(404, {}) or True
+    hub.storage.rule = lambda handler: handler.reply(404, {})
     sentence = refusal("org/tiny")
     assert "the storage behind" in sentence
     assert "answered 404" in sentence
@@ -422,7 +422,7 @@ def test_invalid_endpoint_is_refused(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
 
 def test_server_that_is_not_a_hub_is_refused(hub: Hub, tiny: Path) -> None:
     for body in (b"<html>", b"[]", b'{"id": 1}', b"\xff"):
-        hub.front.rule = lambda handler, body=body: handler.reply(200, {}, body) or True
+        always(hub, 200, {}, body)
         assert hub.url in refusal("org/tiny")
 
 
@@ -495,7 +495,7 @@ def test_truncated_answer_is_refused(hub: Hub, tiny: Path) -> None:
 
 @pytest.mark.parametrize("answered", ["bytes 5-10/100", "bytes */100", "nonsense", "bytes 0-99999999999999999999/1"])
 def test_answer_with_another_range_is_refused(hub: Hub, tiny: Path, answered: str) -> None:
-    hub.storage.rule = lambda handler: handler.reply(206, {"Content-Range": answered}, b"123456") or True
+    hub.storage.rule = lambda handler: handler.reply(206, {"Content-Range": answered}, b"123456")
     assert "another range" in refusal("org/tiny")
 
 
@@ -510,7 +510,7 @@ def test_file_that_changes_size_between_two_ranges_is_refused(hub: Hub, tiny: Pa
 
 
 def test_endless_redirects_are_refused(hub: Hub, tiny: Path) -> None:
-    hub.storage.rule = lambda handler: handler.reply(302, {"Location": handler.path}) or True
+    hub.storage.rule = lambda handler: handler.reply(302, {"Location": handler.path})
     assert "redirects more than 10 times" in refusal("org/tiny")
     assert len(hub.storage.seen) < 50
 
@@ -526,7 +526,7 @@ def test_endless_redirects_are_refused(hub: Hub, tiny: Path) -> None:
     ],
 )
 def test_redirect_to_a_non_http_address_is_refused(hub: Hub, tiny: Path, location: str, message: str) -> None:
-    hub.storage.rule = lambda handler: handler.reply(302, {"Location": location}) or True
+    hub.storage.rule = lambda handler: handler.reply(302, {"Location": location})
     assert message in refusal("org/tiny")
 
 

@@ -1,6 +1,7 @@
 """Copies are exact, whether blocks are cloned or copied, and a flipped bit is detected."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,8 @@ def method(request, monkeypatch):
 
 def test_spans_and_generated_bytes_are_written_in_order(source, tmp_path):
     raw = source.read_bytes()
-    seen = []
-    contents = [
+    seen: list[int] = []
+    contents: list[Span | Made] = [
         Made.of(b"head"),
         Span(source, 5, 5000),
         Made(6, lambda: [b"abc", memoryview(b"def")]),
@@ -65,7 +66,9 @@ def test_source_that_ends_early_is_an_error(source, tmp_path):
 
 def test_several_files_are_written_together(source, tmp_path):
     raw = source.read_bytes()
-    files = [(tmp_path / f"f{i}", [Span(source, i, 9000 + i), Made.of(b"end")]) for i in range(3)]
+    files: list[tuple[Path, list[Span | Made]]] = [
+        (tmp_path / f"f{i}", [Span(source, i, 9000 + i), Made.of(b"end")]) for i in range(3)
+    ]
     write_files(files)
     for i, (path, _) in enumerate(files):
         assert path.read_bytes() == raw[i : 9000 + i] + b"end"

@@ -18,7 +18,7 @@ def made(name: str, dtype: str, array: np.ndarray) -> Entry:
 
 
 def test_bytes_equal_those_of_the_safetensors_library(tmp_path):
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         "b": np.arange(6, dtype=np.float32).reshape(2, 3),
         "é": np.ones(3, np.float16),
         "z": np.zeros((), np.int8),

@@ -1,10 +1,11 @@
-"""Running and generating, and every refusal in one sentence."""
+"""Logits, generation, and one-sentence errors."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_text_is_the_decoded_tokens(decoder):
     assert "hello world" + "".join(token.text for token in made) == whole
 
 
-def test_a_seed_makes_a_draw_repeatable(decoder):
+def test_a_seed_makes_generation_repeatable(decoder):
     def draw(seed: int) -> list[int]:
         return [t.id for t in decoder.generate([1, 5], 12, temperature=2.0, top_p=0.9, seed=seed, stop=False)]
 
@@ -85,7 +86,7 @@ def test_generation_ends_at_the_end_token(model, tmp_path):
     assert [token.id for token in decoder.generate(tokens, 12, stop=False)] == made
 
 
-def test_rows_without_a_spelling_are_never_chosen(model, tmp_path):
+def test_rows_without_a_token_string_are_never_generated(model, tmp_path):
     where = copy_of(model, tmp_path)
     write_tokenizer(where, size=60)
     decoder = Decoder.open(where)
@@ -94,7 +95,7 @@ def test_rows_without_a_spelling_are_never_chosen(model, tmp_path):
     assert max(made) < 60
 
 
-def test_no_new_tokens_is_no_work(decoder):
+def test_zero_new_tokens_run_nothing(decoder):
     assert list(decoder.generate([1], 0)) == []
 
 
@@ -165,13 +166,13 @@ def broken(case: str, model: Path, where: Path) -> Path:
         ("NaN", rf"{DOWN} holds 1 values that are not finite, the first at \[3, 5\]"),
         ("whole numbers", f"{DOWN} holds I8, not floating point"),
         ("overflow", "overflows on this input: the weights are finite, the activations are not"),
-        ("no config", "has no config.json, which says how to run it"),
+        ("no config", "has no config.json, which describes how to run it"),
         ("bad tokenizer", "tokenizer.json cannot be read"),
         ("no tokenizer", "has no tokenizer; give token ids instead of text"),
         ("another architecture", "cannot run the architecture 'mamba'; it runs cohere2, gemma, gemma2,"),
     ],
 )
-def test_damage_is_named_in_one_sentence(case, message, model, tmp_path):
+def test_damaged_checkpoints_give_a_one_sentence_error(case, message, model, tmp_path):
     with pytest.raises(UnreadableInput, match=message) as caught:
         list(Decoder.open(broken(case, model, tmp_path)).generate("hello", 3, stop=False))
     assert "\n" not in str(caught.value)
@@ -191,17 +192,18 @@ def test_ids_run_without_a_readable_tokenizer(model, tmp_path):
     assert [token.text for token in made] == ["", "", ""]
 
 
-def test_tensors_without_a_part_are_mentioned(model, tmp_path):
+def test_unused_tensors_are_noted(model, tmp_path):
     decoder = Decoder.open(with_tensors(model, tmp_path, extra=np.ones(3, np.float32)))
     assert decoder.notes == ("one stored tensor is not used: extra",)
 
 
-def test_a_config_that_lies_about_its_sizes_never_tracebacks(model, tmp_path):
+def test_a_config_with_wrong_sizes_raises_only_tiebeam_errors(model, tmp_path):
     config = json.loads((model / "config.json").read_text())
     copy_of(model, tmp_path)
     for key, value in config.items():
-        for lie in (None, "x", -1, 0, 7, 2**40, 0.5, [], {}, True):
-            if type(lie) is not type(value) or lie != value:
-                (tmp_path / "config.json").write_text(json.dumps({**config, key: lie}))
+        wrong_values: list[Any] = [None, "x", -1, 0, 7, 2**40, 0.5, [], {}, True]
+        for wrong in wrong_values:
+            if type(wrong) is not type(value) or wrong != value:
+                (tmp_path / "config.json").write_text(json.dumps({**config, key: wrong}))
                 with contextlib.suppress(TiebeamError):
                     Decoder.open(tmp_path).logits([1, 2, 3])

@@ -1,9 +1,10 @@
-"""Reading weights: mapped where possible, converted exactly where not."""
+"""Reading weights: memory-mapped where possible, otherwise converted exactly."""
 
 from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ pytest.importorskip("transformers")
 TOKENS = sentence(12)
 
 
-def is_mapped(array: np.ndarray) -> bool:
-    base = array
+def is_mapped(array: np.ndarray | LazyRows) -> bool:
+    base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
@@ -58,7 +59,7 @@ def test_16_bit_tables_that_are_only_looked_up_stay_in_the_file(tmp_path):
     np.testing.assert_array_equal(decoder.embed.lookup(TOKENS), whole[TOKENS])
 
 
-def test_conversion_in_small_blocks_is_the_whole(tmp_path, monkeypatch):
+def test_conversion_in_small_blocks_equals_conversion_at_once(tmp_path, monkeypatch):
     save(lively("gpt_neox"), tmp_path, torch.float16)
     expected = Decoder.open(tmp_path).logits(TOKENS)
     monkeypatch.setattr(load_weights, "_BLOCK", 100)  # a few rows at a time
@@ -78,7 +79,7 @@ def test_shards_are_one_model(llama, tmp_path):
 
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_both_ways_to_multiply_one_token_agree(family, by_rows, tmp_path, monkeypatch):
+def test_both_code_paths_for_one_token_agree(family, by_rows, tmp_path, monkeypatch):
     monkeypatch.setattr(load_weights, "BY_ROWS", by_rows and hasattr(np, "vecdot"))
     model = lively(family)
     decoder = Decoder.open(save(model, tmp_path))

@@ -1,4 +1,4 @@
-"""The small functions, each against its slow obvious twin."""
+"""NumPy ops, each compared with a slow reference implementation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def draw(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_erf_is_erf(dtype):
+def test_erf_equals_math_erf(dtype):
     x = np.concatenate([np.linspace(-6, 6, 4001), [0.0, -0.0, 30.0, -30.0]]).astype(dtype)
     expected = [math.erf(v) for v in x.tolist()]
     np.testing.assert_allclose(ops.erf(x), expected, rtol=0, atol=5e-7 if dtype is np.float32 else 1e-15)
 
 
 @pytest.mark.parametrize("name", ops.ACTIVATIONS)
-def test_activations_are_torchs(name):
+def test_activations_equal_torch(name):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     x = np.concatenate([np.linspace(-20, 20, 2001), [-1e4, 1e4]]).astype(np.float32)
@@ -62,7 +62,7 @@ def attention_one_by_one(q, k, v, start, window, cap):  # [T, H, N], [K, S, N], 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize(("T", "start"), [(1, 0), (1, 9), (4, 0), (4, 6)])
 @pytest.mark.parametrize("K", [1, 2, 4])
-def test_attention_is_attention(K, T, start, window, cap):
+def test_attention_equals_a_plain_loop(K, T, start, window, cap):
     q, k, v = draw(T, 4, 8), draw(K, start + T, 8), draw(K, start + T, 8)
     begin = 0 if window is None else max(0, start + 1 - window)
     mask = None if T == 1 else ops.causal_mask(start, T, begin, window)
@@ -70,7 +70,7 @@ def test_attention_is_attention(K, T, start, window, cap):
     np.testing.assert_allclose(found, attention_one_by_one(q, k, v, start, window, cap), rtol=0, atol=1e-5)
 
 
-def test_rotation_turns_pairs_and_leaves_the_rest():
+def test_rotary_embedding_rotates_pairs_and_keeps_other_dimensions():
     x = draw(5, 2, 8)
     cos, sin = rope.tables(Rope(4, 100.0), 5, np.dtype(np.float32))
     y = ops.rotate(x, cos, sin)
@@ -96,6 +96,6 @@ def test_log_softmax_sums_to_one_for_large_scores():
         ("factors", {"factors": "many"}, "4 positive numbers in factors"),
     ],
 )
-def test_rotary_scalings_without_their_numbers_are_refused(kind, scaling, message):
+def test_rotary_scalings_without_their_parameters_are_refused(kind, scaling, message):
     with pytest.raises(UnreadableInput, match=message):
         rope.frequencies(Rope(8, 10000.0, kind, scaling), 4)

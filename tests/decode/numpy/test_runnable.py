@@ -1,4 +1,4 @@
-"""Configurations: defaults, both spellings, and refusals by name."""
+"""Model configs: defaults, old and new key names, and errors that name the key."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_gpt_neox_reads_its_own_names_for_rotary_settings():
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(config, message):
+def test_unsupported_configs_are_refused_in_one_sentence(config, message):
     with pytest.raises(UnreadableInput, match=message) as caught:
         spec_of(config)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The ends follow the tie: which matrix is looked up, which one scores, and the factorised forms."""
+"""Which matrix the decoder uses as embedding and as head for each tie, and the factorised forms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_twin_runs_on_one_matrix_and_gives_the_same(untied, tmp_path):
 
 
 def test_a_twin_in_two_precisions_keeps_both(untied, tmp_path):
-    """Equal up to rounding is one matrix to `inspect`; each end still runs on the numbers stored for it."""
+    """Equal up to rounding: `inspect` sees one matrix, but embedding and head still use their stored numbers."""
     import torch
     from safetensors.torch import load_file as load_torch
     from safetensors.torch import save_file as save_torch
@@ -64,7 +64,7 @@ def test_a_twin_in_two_precisions_keeps_both(untied, tmp_path):
     np.testing.assert_array_equal(decoder.embed.lookup(TOKENS), tensors[EMBED].float().numpy()[TOKENS])
 
 
-def test_a_torn_pair_runs_with_the_stored_head_and_says_so(untied, tmp_path):
+def test_a_torn_pair_runs_with_the_stored_head_and_a_note(untied, tmp_path):
     torn = Decoder.open(changed(untied, tmp_path, tie_word_embeddings=True))
     assert torn.notes == (
         "declared tied, but lm_head.weight differs from model.embed_tokens.weight: "
@@ -82,7 +82,7 @@ def test_a_headless_model_is_refused(untied, tmp_path):
     assert np.array_equal(as_told.logits(TOKENS), Decoder.open(shared).logits(TOKENS))
 
 
-def test_a_model_saved_without_a_head_runs_when_told_which_matrix_it_is(tmp_path):
+def test_a_model_saved_without_a_head_runs_when_the_head_is_named(tmp_path):
     model = lively("gpt2")
     expected = reference(model, TOKENS)
     save(model.transformer, tmp_path)
@@ -149,10 +149,12 @@ def test_exact_rows_are_exact(untied, tmp_path):
     assert np.abs(found - expected).max() > 0.1  # the other rows are not
 
 
-def test_a_joint_table_of_low_rank_is_what_its_product_says(untied, tmp_path):
+def test_a_low_rank_joint_table_equals_its_product(untied, tmp_path):
     decoder = Decoder.open(joint(untied, tmp_path, rank=6, exact=[3]))
     assert decoder.embed.map is not None
     E, W = decoder.embed.rows @ decoder.embed.map, decoder.head.rows @ decoder.head.map
+    assert decoder.embed.exact is not None
+    assert decoder.head.exact is not None
     E[3], W[3] = decoder.embed.exact[0], decoder.head.exact[0]
     expanded = changed(untied, tmp_path / "expanded", more={EMBED: E, HEAD: W})
     np.testing.assert_allclose(decoder.logits(TOKENS), Decoder.open(expanded).logits(TOKENS), rtol=0, atol=1e-4)
@@ -174,10 +176,10 @@ def test_bad_exact_rows_are_refused(untied, tmp_path, rows, message):
         Decoder.open(where)
 
 
-def test_other_ends_can_be_put_on_the_same_trunk(untied, tmp_path):
+def test_embedding_and_head_can_be_replaced_on_the_same_layers(untied, tmp_path):
     decoder = Decoder.open(untied)
     W = load_file(untied / "model.safetensors")[HEAD]
-    both = decoder.with_ends(Table(W), Table(W))
+    both = decoder.with_tables(Table(W), Table(W))
     written = changed(untied, tmp_path, drop=(HEAD,), more={EMBED: W}, tie_word_embeddings=True)
     assert np.array_equal(both.logits(TOKENS), Decoder.open(written).logits(TOKENS))
     assert np.array_equal(decoder.logits(TOKENS), Decoder.open(untied).logits(TOKENS)), "the first is unchanged"

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.decode.engine import EngineBase
+from tiebeam.decode.engine import EngineBase, Tokens
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
 from tiebeam.decode.numpy.load_weights import Weights
 from tiebeam.decode.numpy.ops import Array, Ids, softcap
@@ -53,7 +52,7 @@ class Token(NamedTuple):
 class Decoder(EngineBase):
     """Embedding, layers and LM head of a checkpoint. Make one with `Decoder.open`.
 
-    `with_ends` replaces embedding and head; everything else is read-only.
+    `with_tables` replaces embedding and head; everything else is read-only.
     """
 
     source: str
@@ -113,7 +112,7 @@ class Decoder(EngineBase):
         spec = self.spec
         return f"<Decoder of {self.source}: {spec.family}, {len(spec.layers)} layers, {self.vocab:,} x {spec.dim}>"
 
-    def with_ends(self, embed: Table, head: Table) -> Decoder:
+    def with_tables(self, embed: Table, head: Table) -> Decoder:
         """The same layers with another embedding and head: the effect of a change, before anything is written."""
         return replace(self, embed=embed, head=head)
 
@@ -129,7 +128,7 @@ class Decoder(EngineBase):
         """An empty KV cache for `capacity` positions (by default, the whole context)."""
         return Cache(self.spec, self.spec.context if capacity is None else capacity, self.dtype)
 
-    def forward(self, tokens: Sequence[int] | NDArray[np.integer], cache: Cache) -> Array:  # [T] -> [T, D]
+    def forward(self, tokens: Tokens, cache: Cache) -> Array:  # [T] -> [T, D]
         """Run new tokens after those in the cache; the final hidden states, after the final norm."""
         ids = self.check(tokens)
         if cache.length + len(ids) > cache.capacity:
@@ -172,7 +171,7 @@ class Decoder(EngineBase):
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Tokens,
         n: int = 64,
         *,
         temperature: float = 0.0,

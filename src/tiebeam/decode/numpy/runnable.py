@@ -41,7 +41,7 @@ def model_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], str]:
         return config, "the GGUF's metadata"
     if checkpoint.config is None:
         raise UnreadableInput(
-            f"{checkpoint.source} has no config.json, which says how to run it; give the directory that holds both"
+            f"{checkpoint.source} has no config.json, which describes how to run it; give the directory that holds both"
         )
     return checkpoint.config, checkpoint.config_name
 

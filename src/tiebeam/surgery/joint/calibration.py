@@ -8,7 +8,7 @@ part is worth: docs/joint.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
     from tiebeam.decode import Engine
+    from tiebeam.decode.engine import Tokens
 
 Array = NDArray[Any]
 
@@ -57,7 +58,7 @@ class Calibration:
 
 def calibrate(
     engine: Engine,
-    text: str | Sequence[int],
+    text: str | Tokens,
     most: int = 16384,
     held_out_most: int = 4096,
     progress: Callable[[int, int], None] = lambda done, total: None,

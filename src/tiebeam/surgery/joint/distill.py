@@ -71,22 +71,22 @@ def distill(
     scales = decoder.spec.scales
 
     def joint_model() -> Engine:
-        return decoder.with_ends(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
+        return decoder.with_tables(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
 
     best = fitted
     if state.rounds:
         best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joint_model())))
     while state.minutes < minutes:
-        begun = time.monotonic()
+        started = time.monotonic()
         now = joint_model()
         student = [now.hidden(run) for run in calibration.runs]
         for _ in range(_PASSES):
             for run, h, g in zip(calibration.runs, teacher, student, strict=True):
                 state.step(torch.tensor(run), torch.from_numpy(h), torch.from_numpy(g), E, W, scales)
-                if state.minutes + (time.monotonic() - begun) / 60 >= minutes:
+                if state.minutes + (time.monotonic() - started) / 60 >= minutes:
                     break
         state.rounds += 1
-        state.minutes += (time.monotonic() - begun) / 60
+        state.minutes += (time.monotonic() - started) / 60
         best = _better(best, replace(fitted, factors=state.factors(fitted), after=held_out.measure(joint_model())))
         if keep_at is not None:
             state.save(keep_at)

@@ -1,7 +1,7 @@
 """Fit the joint tie: choose row weights and embedding/head balance on held-out text, and the rows to store exactly.
 
 Candidates are compared by their KL from the original model, which is less noisy than the loss. Each is measured by
-running the model with the candidate's tables (`Decoder.with_ends`), so the numbers are those of the written model
+running the model with the candidate's tables (`Decoder.with_tables`), so the numbers are those of the written model
 except for the rounding of its table to the stored dtype.
 """
 
@@ -160,7 +160,7 @@ def _fit(
         exact = np.sort(np.argsort(errors)[::-1][: recipe.exact_rows]).astype(np.int64)
         spectrum = spectrum_of(without_rows(moments, rows, exact), roots, balance)
     factors = spectrum.factors(recipe.rank)
-    joint_model = held_out.original.with_ends(*tables_of(rows, len(moments.weights), factors, exact))
+    joint_model = held_out.original.with_tables(*tables_of(rows, len(moments.weights), factors, exact))
     return Fit(recipe, factors, spectrum, exact, held_out.before, held_out.measure(joint_model), ())
 
 

@@ -122,7 +122,7 @@ def fit_joint(
     rows, V, D = pair_rows(source)
     recipe = recipe or Recipe(rank or D, exact_rows=exact_rows)
     if not 1 <= recipe.rank <= 2 * D:
-        raise BadRequest(f"rank={recipe.rank} must lie between 1 and {2 * D:,}, twice the width (which is exact)")
+        raise BadRequest(f"rank={recipe.rank} must be between 1 and {2 * D:,}, twice the width (which is exact)")
     if recipe.exact_rows > V:
         raise BadRequest(f"exact_rows={recipe.exact_rows} exceeds the vocabulary of {V:,}")
     if text is None:

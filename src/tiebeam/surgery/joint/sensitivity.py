@@ -47,7 +47,7 @@ def lookup_sensitivity(engine: Engine, runs: list[list[int]], norm: float) -> fl
     """Twice the KL per squared norm of an error in the embedding; `norm` is the typical row norm."""
     sample = HeldOut(engine, _sample(runs))
     noisy: Any = _Noisy(engine.embed, _NOISE * norm, np.random.default_rng(0))
-    kl = sample.measure(engine.with_ends(noisy, engine.head)).kl
+    kl = sample.measure(engine.with_tables(noisy, engine.head)).kl
     return 2 * kl / (_NOISE * norm) ** 2
 
 

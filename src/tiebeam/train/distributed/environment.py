@@ -1,4 +1,4 @@
-"""The ranks of a run: which one this is, how they meet, and what they agree on.
+"""The ranks of a run: which one this is, how they connect, and what they agree on.
 
 torchrun sets the environment variables and `Distribution.from_environment()` reads them. Without them there is one
 rank: the same object with `world_size` 1, whose collectives do nothing and import no torch.

@@ -55,7 +55,7 @@ def rank_lost(error: BaseException, run: RunDirectory, distribution: Distributio
 
 
 def _missing_ranks(distribution: Distribution) -> list[int]:
-    """The ranks that no longer answer, as far as the store can tell."""
+    """The ranks that no longer answer, as far as the store knows."""
     store = distribution.store
     if store is None:
         return []

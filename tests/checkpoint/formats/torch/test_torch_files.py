@@ -235,8 +235,11 @@ def test_parts_of_a_model_in_nested_dictionaries_are_joined(tmp_path: Path) -> N
         "language_model.embedding.word_embeddings.weight",
         "language_model.encoder.layers.0.weight",
     ]
-    tree = {"model": {"embed": {"weight": torch.ones(8, 4)}}, "lm_head": {"weight": torch.ones(8, 4)}, "layers": []}
-    tree["layers"] = [{"w": torch.ones(4, 4)}, {"w": torch.ones(4, 4)}]  # type: ignore[assignment]
+    tree: dict[str, Any] = {
+        "model": {"embed": {"weight": torch.ones(8, 4)}},
+        "lm_head": {"weight": torch.ones(8, 4)},
+        "layers": [{"w": torch.ones(4, 4)}, {"w": torch.ones(4, 4)}],
+    }
     checkpoint = saved(tmp_path / "x.pt", tree)
     assert set(checkpoint.tensors) == {"model.embed.weight", "lm_head.weight", "layers.0.w", "layers.1.w"}
 
@@ -283,7 +286,7 @@ def test_torchscript_archives_are_read(tmp_path: Path) -> None:
 
 def test_parameters_and_buffers_saved_as_such_are_tensors(tmp_path: Path) -> None:
     parameter = torch.nn.Parameter(torch.ones(2, 2))
-    parameter.note = "an attribute"  # type: ignore[attr-defined]
+    parameter.note = "an attribute"
     state = {"parameter": parameter, "buffer": torch.nn.Buffer(torch.zeros(2, 2)), "scalar": torch.tensor(3.0)}
     assert_reads_as_torch(saved(tmp_path / "x.pt", state), state)
 

@@ -91,4 +91,4 @@ def test_a_state_of_another_model_is_refused():
 
 def test_an_unknown_preset_is_refused():
     with pytest.raises(BadRequest, match="'muon' or 'adamw'"):
-        mlx.Optimizers(mlx.GPT(config()), preset="sgd")
+        mlx.Optimizers(mlx.GPT(config()), preset="sgd")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,15 @@ from tiebeam.train.backends import mlx
 from tiebeam.train.pack_run import open_run, pack_run, unpack_run
 from tiebeam.train.result import Diverged
 
-TINY = {"layers": 2, "dim": 32, "heads": 2, "kv_heads": 1, "mlp_dim": 64, "context": 32, "batch_tokens": 128}
+TINY: dict[str, Any] = {
+    "layers": 2,
+    "dim": 32,
+    "heads": 2,
+    "kv_heads": 1,
+    "mlp_dim": 64,
+    "context": 32,
+    "batch_tokens": 128,
+}
 SRC = str(Path(tiebeam.__file__).parent.parent)
 
 

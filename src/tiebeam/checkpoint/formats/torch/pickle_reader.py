@@ -348,31 +348,10 @@ def _extension(width: int) -> Callable[[_Machine], None]:
     return push
 
 
-def _sized_text(width: int) -> Callable[[_Machine], None]:
-    def push(m: _Machine) -> None:
-        m.stack.append(_text(m.take(m.unsigned(width))))
-
-    return push
-
-
 def _sized_bytes(width: int) -> Callable[[_Machine], None]:
     def push(m: _Machine) -> None:
         m.skip(m.unsigned(width))
         m.stack.append(PickledObject())
-
-    return push
-
-
-def _small_integer(width: int) -> Callable[[_Machine], None]:
-    def push(m: _Machine) -> None:
-        m.stack.append(int.from_bytes(m.take(width), "little"))
-
-    return push
-
-
-def _long_integer(width: int) -> Callable[[_Machine], None]:
-    def push(m: _Machine) -> None:
-        m.stack.append(_integer(m.take(m.unsigned(width))))
 
     return push
 
@@ -384,6 +363,14 @@ def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
     return push
 
 
+def _sized_text(width: int) -> Callable[[_Machine], None]:
+    return _push(lambda m: _text(m.take(m.unsigned(width))))
+
+
+def _long_integer(width: int) -> Callable[[_Machine], None]:
+    return _push(lambda m: _integer(m.take(m.unsigned(width))))
+
+
 _STOP = ord(".")
 
 # Sets and frozensets become lists: nothing here needs membership.
@@ -392,7 +379,7 @@ _NAMED: dict[bytes, Callable[[_Machine], None]] = {
     b"1": lambda m: m.since_mark().clear(), b"2": _push(lambda m: m.stack[-1]),
     b"N": _push(lambda m: None), b"\x88": _push(lambda m: True), b"\x89": _push(lambda m: False),
     b"I": _push(lambda m: _text_integer(m.line())), b"L": _long_text, b"F": _push(lambda m: float(m.line())),
-    b"J": _binint, b"K": _small_integer(1), b"M": _small_integer(2),
+    b"J": _binint, b"K": _push(lambda m: m.unsigned(1)), b"M": _push(lambda m: m.unsigned(2)),
     b"\x8a": _long_integer(1), b"\x8b": _long_integer(4),
     b"G": _push(lambda m: struct.unpack(">d", m.take(8))[0]),
     b"S": _string, b"T": _sized_text(4), b"U": _sized_text(1),

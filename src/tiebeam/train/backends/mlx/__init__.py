@@ -5,7 +5,7 @@
     loss, gradients = loss_and_gradients(model, ids, targets)
 
 `tiebeam.train.train(Settings(backend="mlx", ...), corpus, out)` trains with it. Configuration, settings, schedule,
-batches, loop and run directory are shared with torch; torch itself is not needed.
+batches, loop and run directory are those of the torch backend; torch itself is not needed.
 """
 
 try:
