@@ -24,7 +24,7 @@ class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": ids, "labels": ids}
 
 
-class UntieAt(TrainerCallback):  # type: ignore[misc]
+class UntieAt(TrainerCallback):
     """Gives the head its own parameter after a step, as a careless resize does."""
 
     def __init__(self, step: int) -> None:
@@ -60,7 +60,7 @@ def test_a_run_stops_at_the_step_that_unties_the_model(tmp_path: Path) -> None:
 
 
 def test_a_saved_checkpoint_that_lost_the_tie_stops_the_run(tmp_path: Path) -> None:
-    class Tamper(TrainerCallback):  # type: ignore[misc]
+    class Tamper(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             config = Path(args.output_dir) / f"checkpoint-{state.global_step}" / "config.json"
             config.write_text(config.read_text().replace('"tie_word_embeddings": true', '"tie_word_embeddings": false'))
