@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 from peers import tiny_architectures as tiny
-
-# Types whose class follows another flag than the one that every level has, or cannot be built or saved twice alike.
-FLAGS = "tie_word_embeddings"
 
 
 def classes() -> list[tuple[str, str]]:
@@ -35,6 +31,7 @@ def build(model_type: str, task: str, tied: bool) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = tiny.tiny_config(model_type)
+        _fit(config)
         tiny.set_flags(config, tied)
         auto = getattr(transformers, tiny.TASKS[task])
         with torch.device("meta"):
@@ -42,6 +39,18 @@ def build(model_type: str, task: str, tied: bool) -> Any:
                 raise ValueError("too large")
         torch.manual_seed(0)
         return auto.from_config(config).eval()
+
+
+def _fit(config: Any) -> None:
+    """Multimodal rotary sections that fit the small heads, and one layer of attention where all would be linear."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    if kinds and set(kinds) == {"linear_attention"}:
+        text.layer_types = [*kinds[:-1], "full_attention"]
+    rope = getattr(text, "rope_parameters", None)
+    if isinstance(rope, dict) and "mrope_section" in rope:
+        half = int(getattr(text, "head_dim", 8) * rope.get("partial_rotary_factor", 1.0)) // 2
+        rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
 
 
 def is_tied(model: Any) -> bool:
@@ -94,12 +103,10 @@ def logits(model: Any) -> Any:
         inputs["input_ids"] = ids
     if "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = ids
-    if model.config.model_type in ("blip", "blip-2", "instructblip", "kosmos-2"):
+    if "use_cache" in takes:
+        inputs["use_cache"] = False
+    if model.config.model_type == "blip":
         inputs["pixel_values"] = torch.randn(1, 3, 28, 28)
     with torch.no_grad():
         torch.manual_seed(2)
         return model(**inputs).logits
-
-
-def declared(directory: Path) -> dict[str, Any]:
-    return {"top": json.loads((directory / "config.json").read_text()).get(FLAGS)}

@@ -37,7 +37,8 @@ def head_name(architecture: Architecture, embed: str) -> str | None:
 def embed_name(architecture: Architecture, head: str, stored: Collection[str]) -> str | None:
     """The name of the embedding beside a head stored as `head`, among the tensors `stored`; None when it is not known.
 
-    Several layouts can have one name for the head. The embedding then belongs to the module whose layers are stored.
+    Several layouts can have one name for the head. The embedding then belongs to the module whose layers are stored. It
+    is not known for one half of an encoder-decoder.
     """
     found = _known(architecture.head, head)
     if found is None:
@@ -45,6 +46,9 @@ def embed_name(architecture: Architecture, head: str, stored: Collection[str]) -
     lead, known = found
     fits = [name for name in architecture.embed if architecture.beside.get(name, architecture.head[0]) == known]
     fits = fits or list(architecture.embed)
+    shared = [f"{lead}{copy}" for copy, source in architecture.followers.items() if source == fits[0]]
+    if any(not _has_siblings(copy, stored) for copy in shared):
+        return None  # a decoder saved alone: its table is not the one of the whole model
     siblings = [name for name in fits if _has_siblings(f"{lead}{name}", stored)]
     if fits[0] in siblings or not siblings:
         return f"{lead}{fits[0]}"

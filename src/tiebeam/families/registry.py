@@ -60,6 +60,11 @@ class Architecture:
     remote: bool
     """Whether its code lives outside transformers, so that nothing here could be checked against it."""
 
+    @property
+    def flag_scales_logits(self) -> bool:
+        """Whether the flag also decides how the logits are scaled: setting it then changes them."""
+        return "tie_word_embeddings" in (self.logit_scale or "")
+
 
 def lookup(model_type: str | None) -> Architecture | None:
     """The entry of a `model_type` or a GGUF architecture name; None when the table has none."""

@@ -20,9 +20,9 @@ from tiebeam.surgery.source import Source
 def set_flag(source: Source, value: bool) -> Edit:
     """Set tie_word_embeddings at every config level that a loader reads and that does not have this value yet.
 
-    Nothing for a type that ignores the flag: T5 reads it as another setting (whether decoder outputs are scaled).
+    Nothing for a type that ignores the flag, or reads it as another setting (T5: whether decoder outputs are scaled).
     """
-    if source.ignores_flag:
+    if source.flag_is_fixed:
         return Edit()
     return Edit(config={path: value for path, now in source.tie_flags().items() if now is not value})
 

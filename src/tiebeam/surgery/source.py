@@ -65,9 +65,13 @@ class Source:
         return {entry.name: entry.dtype for shard in self.layout.shards for entry in shard.entries}
 
     @property
-    def ignores_flag(self) -> bool:
-        """Whether transformers ties this type, or never does, whatever its flag says: then the flag is not changed."""
-        return self.architecture is not None and (self.architecture.flag == "forced" or not self.architecture.decides)
+    def flag_is_fixed(self) -> bool:
+        """Whether the flag must stay as it is: transformers ties this type, or never does, whatever the flag says, or
+        reads it as another setting as well."""
+        architecture = self.architecture
+        if architecture is None or self.layout.config is None:
+            return False
+        return architecture.flag == "forced" or not architecture.decides or architecture.flag_scales_logits
 
     def tensor_name(self, role: str) -> str:
         """The name under which this model stores, or would store, its "embed" or "head", in the layout of the other."""

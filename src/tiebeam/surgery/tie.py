@@ -118,6 +118,11 @@ def plan_tie(source: Source) -> Plan:
             'how: joint=True with text="FILE" (one table and two small maps), or keep="embed", keep="head" or '
             'keep="mean" (usually ruins the model)'
         )
+    if source.flag_is_fixed and pair.declared is not True:
+        raise BadRequest(
+            f"the flag of {report.architecture} cannot be set to true without changing its logits; tie it in memory "
+            "with tiebeam.tie_(model)"
+        )
     flags, nothing_to_do = set_flag(source, True), ""
     if source.embed is None:
         edit = rename_head(source) | flags

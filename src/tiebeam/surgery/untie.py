@@ -107,3 +107,8 @@ def _refuse_always_tied(source: Source) -> None:
             f"transformers ties {architecture.model_type} whatever its config says, so it cannot be untied in a file; "
             "untie it in memory with tiebeam.untie_(model)"
         )
+    if architecture is not None and architecture.flag_scales_logits and not source.is_gguf:
+        raise BadRequest(
+            f"in {architecture.model_type} the flag also decides whether the decoder output is scaled, so a file with "
+            "the flag false has other logits; untie it in memory with tiebeam.untie_(model)"
+        )
