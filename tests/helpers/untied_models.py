@@ -44,6 +44,9 @@ def build(model_type: str, task: str, tied: bool) -> Any:
 def _fit(config: Any) -> None:
     """Multimodal rotary sections that fit the small heads, and one layer of attention where all would be linear."""
     text = config.get_text_config()
+    for key in ("src_vocab_size", "tgt_vocab_size"):
+        if hasattr(config, key):
+            setattr(config, key, tiny.VOCAB)
     kinds = getattr(text, "layer_types", None)
     if kinds and set(kinds) == {"linear_attention"}:
         text.layer_types = [*kinds[:-1], "full_attention"]

@@ -29,7 +29,12 @@ ALWAYS_TIED = {"longt5", "mt5", "pop2piano", "t5", "udop", "umt5"}
 # The flag also scales the logits: `untie` refuses.
 SCALED_BY_FLAG = {"switch_transformers"}
 # The class takes other inputs, or the tiny sizes do not fit its forward pass: parameters are compared, not logits.
-NOT_RUN: set[str] = set()
+NOT_RUN = {
+    "axk1", "axk2", "blip-2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "glm46v", "glm4_moe_lite",
+    "glm4v", "glm4v_moe", "glm_moe_dsa", "glm_ocr", "glmga", "idefics", "instructblip", "instructblipvideo", "kimi_k25",
+    "kosmos-2", "minicpm3", "mistral4", "moonshine", "paddleocr_vl", "pix2struct", "qwen2_5_omni_thinker", "step3p7",
+    "voxtral_realtime", "xmod", "youtu",
+}  # fmt: skip
 
 
 def every_class() -> list[object]:
@@ -47,20 +52,29 @@ def build_or_skip(model_type: str, task: str, tied: bool) -> object:
         pytest.skip(f"transformers does not build it tiny: {type(error).__name__}")
 
 
+def load_or_skip(directory: Path, task: str) -> object:
+    """Of a few classes (shieldgemma2, dbrx, the text part of emu3) transformers does not load what it saved."""
+    try:
+        model, *problems = models.load(directory, task)
+    except Exception as error:
+        pytest.skip(f"transformers does not load what it saved: {type(error).__name__}")
+    if problems != [[], []]:
+        pytest.skip("transformers does not load what it saved")
+    return model
+
+
 @pytest.mark.parametrize(("model_type", "task"), every_class())
 def test_an_untied_model_is_what_transformers_would_save(model_type: str, task: str, tmp_path: Path) -> None:
     tied = build_or_skip(model_type, task, tied=True)
-    if not models.is_tied(tied):
-        pytest.skip("this class does not tie")
+    if not models.is_tied(tied) or not lookup(model_type).decides:
+        pytest.skip("this class does not tie, or transformers refuses its config when it does")
     untied = build_or_skip(model_type, task, tied=False)
     tied.save_pretrained(tmp_path / "tied")
     if model_type in ALWAYS_TIED | SCALED_BY_FLAG:
         with pytest.raises(BadRequest, match="untie it in memory"):
             plan_untie(open_source(tmp_path / "tied"))
         return
-    source, *of_source = models.load(tmp_path / "tied", task)
-    if of_source != [[], []]:
-        pytest.skip("transformers does not load what it saved")
+    source = load_or_skip(tmp_path / "tied", task)
     untied.save_pretrained(tmp_path / "expected")
     execute(plan_untie(open_source(tmp_path / "tied")), tmp_path / "untied", proof=False, durable=False)
     assert models.saved_names(tmp_path / "untied") == models.saved_names(tmp_path / "expected")
@@ -99,8 +113,14 @@ def test_the_names_of_the_pair_are_those_that_save_pretrained_writes(
     architecture = lookup(model_type)
     if not architecture.head:
         pytest.skip("the table has no head for this type")
+    if model_type in ("t5gemma", "emu3", "shieldgemma2"):
+        pytest.skip("its input is not the table of its head, or the class does not belong to the type")
     assert head_name(architecture, names["embed"][0]) == names["head"][0]
     others = stored.keys() - set(names["embed"])
-    assert embed_name(architecture, names["head"][0], others) in (
-        [None] if architecture.followers and task == CAUSAL and architecture.role == "seq2seq_lm" else names["embed"]
-    )
+    found = embed_name(architecture, names["head"][0], others)
+    if architecture.followers and task == CAUSAL and architecture.role == "seq2seq_lm":
+        assert found is None  # a decoder alone: refused, not guessed
+    elif model_type == "bailing_hybrid":
+        assert found == "model.embed_tokens.weight"  # its name in memory, which transformers reads as well
+    else:
+        assert found in names["embed"]

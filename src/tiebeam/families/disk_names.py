@@ -49,10 +49,10 @@ def embed_name(architecture: Architecture, head: str, stored: Collection[str]) -
     shared = [f"{lead}{copy}" for copy, source in architecture.followers.items() if source == fits[0]]
     if any(not _has_siblings(copy, stored) for copy in shared):
         return None  # a decoder saved alone: its table is not the one of the whole model
-    siblings = [name for name in fits if _has_siblings(f"{lead}{name}", stored)]
-    if fits[0] in siblings or not siblings:
-        return f"{lead}{fits[0]}"
-    return f"{lead}{max(siblings, key=lambda name: name.count('.'))}"
+    siblings = [name for name in fits if _has_siblings(f"{lead}{name}", stored) and name not in architecture.followers]
+    if fits[0] in siblings:  # the same name further inside: `model.` also precedes `model.language_model.`
+        siblings = [name for name in siblings if name.split(".")[-2] == fits[0].split(".")[-2]]
+    return f"{lead}{max(siblings, key=lambda name: name.count('.'), default=fits[0])}"
 
 
 def followers(architecture: Architecture, embed: str | None, stored: Collection[str]) -> dict[str, str]:
