@@ -1,4 +1,4 @@
-"""Convert checkpoints with llama.cpp's converter, or load GGUF files with its runtime: one JSON answer per line on stdin.
+"""Convert checkpoints with llama.cpp's converter, or load GGUF files with its runtime: one JSON answer per line.
 
 ["convert", directory, file.gguf] or ["load", file.gguf]. Runs alone, as observe_llama_cpp.py does.
 """

@@ -34,7 +34,7 @@ def gguf(family: str, where: Path, tied: bool, twin: bool = False) -> Path:
 @pytest.mark.parametrize("family", ["gpt_neox", "olmo2"])
 def test_tie_refuses_where_llama_cpp_requires_the_head(family: str, tmp_path: Path) -> None:
     source = gguf(family, tmp_path / "m.gguf", tied=False, twin=True)
-    with pytest.raises(BadRequest, match="requires output.weight"):
+    with pytest.raises(BadRequest, match=r"requires output\.weight"):
         plan_tie(open_source(source, target=tmp_path / "tied.gguf"))
     assert not {"TB201", "TB202"} & {finding.code for finding in diagnose(source).findings}
     assert plan_fix(source).plan is None
@@ -68,7 +68,7 @@ def test_the_lists_hold_names_that_llama_cpp_uses() -> None:
 
 
 ARCHITECTURES = {
-    "required": ["gpt_neox", "olmo2", "stablelm", "nemotron", "apertus", "olmoe"],
+    "required": ["gpt_neox", "olmo2", "stablelm", "nemotron", "apertus"],
     "never": ["gemma", "gemma2", "cohere", "cohere2"],
     "optional": ["llama", "qwen2", "qwen3", "gpt2", "granite", "gemma3_text"],
 }
@@ -92,7 +92,7 @@ def test_what_llama_cpp_requires_is_what_the_lists_say(kind: str, tmp_path: Path
     written = {(f, tied): file for (f, tied, _, file), a in zip(files, answers, strict=True) if a == "written"}
     assert len({family for family, _ in written}) >= len(ARCHITECTURES[kind]) // 2, answers
     expected = []
-    for (family, tied), file in written.items():
+    for (family, _), file in written.items():
         has_head = "output.weight" in open_checkpoint(file).tensors
         assert output_weight(open_checkpoint(file).architecture) == kind, family
         expected.append((file, has_head))

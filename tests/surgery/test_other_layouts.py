@@ -100,9 +100,7 @@ def test_a_head_alone_is_renamed_in_the_layout_of_the_layers(tmp_path: Path) -> 
 def test_names_behind_a_wrapper(model_type: str, embed: str, head: str) -> None:
     architecture = lookup(model_type)
     assert head_name(architecture, embed) == head
-    layers = (
-        f"{embed.removesuffix('embed_tokens.weight').removesuffix('embed_in.weight').removesuffix('wte.weight')}h.0"
-    )
+    layers = f"{embed.rsplit('.', 2)[0]}.layers.0.weight"
     assert embed_name(architecture, head, [head, layers]) == embed
 
 

@@ -85,7 +85,9 @@ LAYOUTS = {
         "weight_format": torch.tensor(0, dtype=torch.uint8),
     },
     "fp8": {"weight": torch.zeros(V, D).to(torch.float8_e4m3fn), "weight_scale_inv": torch.ones(1, 1)},
-    "fp8 of compressed-tensors": {"weight": torch.zeros(V, D).to(torch.float8_e4m3fn), "weight_scale": torch.ones(V, 1)},
+    "fp8 of compressed-tensors": {
+        "weight": torch.zeros(V, D).to(torch.float8_e4m3fn), "weight_scale": torch.ones(V, 1),
+    },
 }  # fmt: skip
 
 

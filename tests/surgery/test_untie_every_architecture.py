@@ -1,4 +1,4 @@
-"""`untie` on every class that transformers builds tied: it writes exactly what save_pretrained writes for an untied one.
+"""`untie` on every class that transformers builds tied: it writes what save_pretrained writes for an untied one.
 
 The result loads in transformers 5 without missing or unexpected keys, every parameter is that of the source, and so are
 the logits. Some types run in `make test`; all of them are marked slow.
@@ -19,10 +19,10 @@ from tiebeam.surgery import execute, open_source, plan_untie
 
 SEQ2SEQ, MASKED, CAUSAL, IMAGE = "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"
 SAMPLE = [
-    ("bart", SEQ2SEQ), ("bart", CAUSAL), ("marian", SEQ2SEQ), ("m2m_100", SEQ2SEQ), ("pegasus", SEQ2SEQ), ("led", SEQ2SEQ),
-    ("prophetnet", SEQ2SEQ), ("bert", MASKED), ("roberta", MASKED), ("albert", MASKED), ("gpt2", CAUSAL), ("llama", CAUSAL),
-    ("gpt_neox", CAUSAL), ("qwen2_vl", IMAGE), ("qwen2_5_vl", IMAGE), ("qwen3_vl", IMAGE), ("qwen3_5", IMAGE), ("gemma3", IMAGE),
-    ("llava", IMAGE), ("whisper", "SPEECH_SEQ_2_SEQ"),
+    ("bart", SEQ2SEQ), ("bart", CAUSAL), ("marian", SEQ2SEQ), ("m2m_100", SEQ2SEQ), ("pegasus", SEQ2SEQ),
+    ("led", SEQ2SEQ), ("prophetnet", SEQ2SEQ), ("bert", MASKED), ("roberta", MASKED), ("albert", MASKED),
+    ("gpt2", CAUSAL), ("llama", CAUSAL), ("gpt_neox", CAUSAL), ("qwen2_vl", IMAGE), ("qwen2_5_vl", IMAGE),
+    ("qwen3_vl", IMAGE), ("qwen3_5", IMAGE), ("gemma3", IMAGE), ("llava", IMAGE), ("whisper", "SPEECH_SEQ_2_SEQ"),
 ]  # fmt: skip
 # transformers ties these whatever the flag: `untie` refuses, and says so.
 ALWAYS_TIED = {"longt5", "mt5", "pop2piano", "t5", "udop", "umt5"}
