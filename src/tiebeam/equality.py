@@ -1,8 +1,9 @@
 """Compare the numbers of two stored matrices, and describe how they differ.
 
 Two different matrices differ in the first block, and a sample of rows then describes the difference; two equal ones
-must be read completely, in fixed buffers. Matrices of different types (Q5_0 and Q8_0, F32 and BF16) can only be equal
-up to rounding: a sample of rows is decoded, and every row must have a cosine above 0.99.
+must be read completely, in fixed buffers. Two float types (F32 and BF16) are compared by value: the finer is rounded to
+the coarser. Where a type is quantised (Q5_0 and Q8_0), equal means the same rows up to rounding: in a sample of rows,
+every row must have a cosine above 0.99 and the same length within 10 %. A cosine alone does not see a factor.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiebeam._fs import first_difference
-from tiebeam.checkpoint.dtypes import BITS, FLOATS
+from tiebeam.checkpoint.dtypes import BITS, FLOATS, decode, encode
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 ROUNDING_COSINE = 0.99
+ROUNDING_LENGTH = 0.1  # how much longer or shorter a row may be after quantisation
+_ROUNDED = {"BF16": 7, "F16": 10, "F32": 23, "F64": 52}  # mantissa bits of the types that values can be rounded to
 _FIRST_BYTES = 1 << 16  # different matrices differ within their first rows
 _SAMPLE_RUNS, _RUN_ROWS = 32, 4  # rows to describe a difference
 _CLAIM_ROWS = 16  # rows per run, to call two roundings equal
@@ -111,6 +114,8 @@ def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Eq
             sample = _scan(checkpoint, E, W, range(min(E.shape[0], W.shape[0])))
         longer = "embed" if E.shape[0] > W.shape[0] else "head"
         return Equality(False, f"{longer} has {extra:,} more rows; {_describe(sample)} of those that both have", sample)
+    if E.dtype in _ROUNDED and W.dtype in _ROUNDED and E.dtype != W.dtype:
+        return _by_rounding(checkpoint, E, W)
     if E.dtype != W.dtype:
         return _by_cosine(checkpoint, E, W)
     difference = _scan(checkpoint, E, W, range(E.shape[0]))
@@ -119,18 +124,47 @@ def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Eq
     return Equality(False, _describe(difference), difference)
 
 
+def _by_rounding(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+    """Equal, if the values of the finer type rounded to the coarser are those of the coarser.
+
+    F16 and BF16 of one F32 matrix may differ in the last bit of BF16, because it was rounded twice.
+    """
+    import numpy as np
+
+    coarse = min((E, W), key=lambda info: _ROUNDED[info.dtype]).dtype
+    twice = {E.dtype, W.dtype} == {"F16", "BF16"}
+    remote = not isinstance(checkpoint.files, LocalFiles) and E.nbytes + W.nbytes > _REMOTE_LIMIT
+    runs = _sample_runs(E, W, _CLAIM_ROWS) if remote else [range(E.shape[0])]
+    types = f"{E.dtype} and {W.dtype}"
+    for _, e, w in _row_blocks(checkpoint, E, W, runs):
+        with np.errstate(invalid="ignore", over="ignore"):
+            # signs of zeros do not count, nor what float32 cannot hold
+            a, b = (decode(coarse, encode(coarse, x.astype(np.float32)), x.shape).astype(np.float64) for x in (e, w))
+            apart = (a != b) & ~(np.isnan(a) & np.isnan(b))
+            if twice:
+                apart &= ~(np.abs(a - b) <= 2.0**-7 * np.abs(a) + 2.0**-24)
+        if apart.any():
+            sample = _sampled(checkpoint, E, W)
+            return Equality(False, f"{types}; {_describe(sample)}", sample)
+    return Equality(True, f"{types}, equal up to rounding to {coarse}{' in a sample of rows' if remote else ''}")
+
+
 def _by_cosine(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
-    """Equal up to rounding, if every sampled row has a cosine close to 1."""
+    """Equal up to rounding, if every sampled row has a cosine close to 1 and keeps its length."""
     import numpy as np
 
     runs = _sample_runs(E, W, _CLAIM_ROWS)
-    cosines = np.concatenate([_cosines(e, w) for _, e, w in _row_blocks(checkpoint, E, W, runs)])
-    lowest = float(np.min(cosines, initial=1.0))
+    blocks = list(_row_blocks(checkpoint, E, W, runs))
+    cosines = np.concatenate([_cosines(e, w) for _, e, w in blocks])
+    lengths = np.concatenate([_length_ratios(e, w) for _, e, w in blocks])
+    lowest, scale = float(np.min(cosines, initial=1.0)), float(np.max(np.abs(lengths - 1), initial=0.0))
     types = f"{E.dtype} and {W.dtype}" if E.dtype != W.dtype else f"two {E.dtype} roundings"
-    if lowest > ROUNDING_COSINE:
+    if lowest > ROUNDING_COSINE and scale < ROUNDING_LENGTH:
         return Equality(True, f"{types}, equal up to rounding in {cosines.size:,} sampled rows (cosine > {lowest:.3f})")
     sample = _sampled(checkpoint, E, W)
-    return Equality(False, f"{types}; {_describe(sample)}", sample)
+    ratio = float(np.median(lengths))
+    scaled = f", the head's rows {ratio:.2f} x as long" if lowest > ROUNDING_COSINE else ""
+    return Equality(False, f"{types}; {_describe(sample)}{scaled}", sample)
 
 
 def _describe(d: Difference) -> str:
@@ -256,3 +290,15 @@ def _cosines(e: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float
         both_zero = ~e.any(axis=1) & ~w.any(axis=1)
         cosine = np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), both_zero.astype(np.float64))
     return np.nan_to_num(cosine, nan=0.0)
+
+
+def _length_ratios(e: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:  # [n, D], [n, D] -> [n]
+    """How long the rows of w are, as a multiple of those of e: 1 for two zero rows."""
+    import numpy as np
+
+    ratio: NDArray[np.float64]
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths = np.linalg.norm(e, axis=1), np.linalg.norm(w, axis=1)
+        ratio = np.where(lengths[0] > 0, lengths[1] / np.where(lengths[0] > 0, lengths[0], 1.0), lengths[1] == 0)
+    ratio = np.nan_to_num(ratio.astype(np.float64), nan=0.0, posinf=0.0)
+    return ratio

@@ -163,3 +163,24 @@ def test_the_hook_finds_the_models_of_a_commit(tmp_path, torn, healthy):
     files = [str(torn / "config.json"), str(torn / "model.safetensors"), str(tmp_path / "notes" / "config.json")]
     assert models_of(files) == [str(torn)]
     assert models_of(["a/model.gguf"]) == ["a/model.gguf"]
+
+
+@pytest.fixture
+def partly_fixable(tmp_path):
+    """The levels disagree, which --fix can write; the row counts differ, which needs a decision."""
+    text = llama_config(tie_word_embeddings=True)
+    config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
+    config["tie_word_embeddings"] = False
+    tensors = {"model.language_model.embed_tokens.weight": table(0), HEAD: table(1)[:-2]}
+    return write_model(tmp_path / "partly", tensors, config)
+
+
+def test_a_model_that_still_has_an_error_is_not_called_fixed(run, partly_fixable, tmp_path):
+    done = run("doctor", str(partly_fixable), "--fix", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"not all fixed: {tmp_path / 'out'} is untied and still has TB204")
+    assert run("doctor", str(tmp_path / "out")).exit_code == 1
+    again = run("doctor", str(partly_fixable), "--fix", "--out", str(tmp_path / "out2"), "--json")
+    document = json.loads(again.stdout)
+    assert again.exit_code == 1
+    assert [finding["code"] for finding in document["fix"]["remaining"]] == ["TB204"]

@@ -15,6 +15,7 @@ TABLE = json.loads(TEXT)
 FIELDS = {
     *("role", "layout", "base", "embed", "head", "head_bias", "tie", "flag", "flag_type", "legacy_flag", "decides"),
     *("text", "text_type", "text_tie", "vocab", "width", "input_scale", "logit_scale", "softcap", "note"),
+    *("beside", "followers"),
 }
 ENTRIES = {**TABLE["architectures"], **TABLE["remote"]}
 
@@ -37,6 +38,8 @@ def test_entries_use_known_fields_and_layouts_and_levels():
             assert ("text_type" in entry) != ("text_tie" in entry), model_type
         if "text_type" in entry:
             assert lookup(entry["text_type"]) or not {"lift", "inherit", "text"} & {entry.get("flag")}, model_type
+        assert set(lookup(model_type).beside) <= set(lookup(model_type).embed), model_type
+        assert set(lookup(model_type).beside.values()) - {None} <= set(lookup(model_type).head), model_type
         used.add(entry.get("layout", "decoder"))
     assert used == set(TABLE["layouts"])
 

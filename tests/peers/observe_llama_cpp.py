@@ -112,4 +112,5 @@ def main():
         print(json.dumps([where, result]), file=out, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

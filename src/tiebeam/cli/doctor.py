@@ -90,30 +90,39 @@ def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> N
         raise click.UsageError("--fix takes one MODEL at a time")
     planned = plan_fix(models[0])
     outcome = planned.write(out, force=force) if planned.plan and out else None
+    remaining = diagnose(out).findings if outcome and out else ()
     if shape == "json":
         plan = planned.plan.to_dict() if planned.plan else None
         done = outcome.to_dict() if outcome else None
-        render.emit_json({**planned.diagnosis.to_dict(), "plan": plan, "outcome": done})
+        after = {"notes": list(planned.notes), "remaining": [finding.to_dict() for finding in remaining]}
+        render.emit_json({**planned.diagnosis.to_dict(), "plan": plan, "outcome": done, "fix": after})
     else:
         console = render.console()
-        for text in _fix_lines(planned, outcome, out, console.width):
+        for text in _fix_lines(planned, outcome, remaining, out, console.width):
             console.print(text)
     unwritten = planned.plan is not None and not out and _has_error(planned.diagnosis.findings)
-    if _has_error(planned.left) or unwritten:
+    if _has_error(planned.left) or _has_error(remaining) or unwritten:
         raise click.exceptions.Exit(1)
 
 
-def _fix_lines(planned: FixPlan, outcome: Outcome | None, out: str | None, width: int) -> Iterator[Text | str]:
+def _fix_lines(
+    planned: FixPlan, outcome: Outcome | None, remaining: tuple[Finding, ...], out: str | None, width: int
+) -> Iterator[Text | str]:
     report = planned.diagnosis.report
-    if outcome:
+    if outcome and _has_error(remaining):
+        codes = ", ".join(dict.fromkeys(f.code for f in remaining if f.severity is Severity.ERROR))
+        verdict_text = f"not all fixed: {out} is {outcome.after.tie} and still has {codes}"
+    elif outcome:
         verdict_text = f"fixed: {out} is {outcome.after.tie}"
     elif planned.plan:
         verdict_text = "not written; add --out DST to write"
     else:
         verdict_text = "nothing to fix" if not planned.left else "nothing can be fixed without a decision"
-    open_findings = () if outcome else planned.diagnosis.findings
+    open_findings = remaining if outcome else planned.diagnosis.findings
     yield render.styled((verdict_text, _style(open_findings or planned.left)), f" · {title(report)}")
     yield verdict_line(report)
+    for note in planned.notes:
+        yield render.wrapped(f"note: {note}", width)
     if planned.plan:
         yield "  changed" if outcome else "  would change"
         for change in planned.plan.changes:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.families.config_levels import FLAG, flag_levels
+from tiebeam.families.never_tied import why_never_tied
+from tiebeam.families.registry import lookup
 from tiebeam.inspection import Report
 from tiebeam.pair import Matrix, Pair, Tie
 
@@ -62,6 +64,19 @@ class ExaminedCheckpoint:
         """Whether both are stored with one shape and different values."""
         embed, head = self.pair.embed, self.pair.head
         return embed is not None and head is not None and not self.pair.equal and embed.shape == head.shape
+
+    @property
+    def rounded(self) -> bool:
+        """Whether the two are equal only up to rounding: two dtypes, or two roundings to a quantised type."""
+        embed, head = self.pair.embed, self.pair.head
+        assert embed
+        assert head
+        return embed.dtype != head.dtype or "rounding" in self.report.how
+
+    @property
+    def can_tie(self) -> bool:
+        """Whether some loader takes the embedding for a missing head of this type."""
+        return why_never_tied(lookup(self.checkpoint.architecture), self.checkpoint.architecture, self.is_gguf) is None
 
     @property
     def comparison(self) -> str:

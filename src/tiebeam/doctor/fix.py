@@ -6,13 +6,15 @@ A fix that needs a decision (which of two matrices is right, how many rows the v
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from tiebeam import families
 from tiebeam.doctor.examined import ExaminedCheckpoint, stored_state
-from tiebeam.doctor.rule import Finding
+from tiebeam.doctor.rule import Finding, Severity
 
 if TYPE_CHECKING:
     from tiebeam.doctor.diagnosis import Diagnosis
@@ -31,20 +33,24 @@ class Repair:
 
 
 def _declare(source: Source, tied: bool) -> Edit:
-    from tiebeam.surgery.pair_edits import set_flag  # here and below: diagnose() needs no surgery
+    """Set the flag. A model that is declared untied also stores what a loader would no longer tie."""
+    from tiebeam.surgery.pair_edits import set_flag, write_followers  # here and below: diagnose() needs no surgery
 
-    return set_flag(source, tied)
+    return set_flag(source, tied) if tied else set_flag(source, tied) | write_followers(source)
 
 
 def _declare_as_stored(source: Source) -> Edit:
-    """One matrix or two equal ones: tied. Two different ones: untied."""
-    return _declare(source, stored_state(source.report) in ("one", "head", "equal"))
+    """One matrix or two equal ones: tied. Two different ones: untied. A head alone: as it is declared."""
+    state, declared = stored_state(source.report), source.report.pair.declared
+    if state == "head" and declared is False:
+        return _declare(source, False)
+    return _declare(source, state in ("one", "head", "equal"))
 
 
 def _drop_head(source: Source) -> Edit:
-    from tiebeam.surgery.pair_edits import drop_head, drop_tied_copies
+    from tiebeam.surgery.tie import plan_tie
 
-    return drop_head(source) | drop_tied_copies(source) | _declare(source, True)
+    return plan_tie(source).edit  # so that it refuses what `tie` refuses
 
 
 def _drop_aliases(source: Source) -> Edit:
@@ -54,9 +60,15 @@ def _drop_aliases(source: Source) -> Edit:
 
 
 def _rename_head(source: Source) -> Edit:
-    from tiebeam.surgery.pair_edits import rename_head
+    from tiebeam.surgery.tie import plan_tie
 
-    return rename_head(source) | _drop_aliases(source) | _declare(source, True)
+    return plan_tie(source).edit
+
+
+def _write_followers(source: Source) -> Edit:
+    from tiebeam.surgery.pair_edits import write_followers
+
+    return write_followers(source)
 
 
 DECLARE_TIED = Repair("declare tied", lambda source: _declare(source, True))
@@ -66,16 +78,18 @@ WRITE_FLAG = Repair("write the flag out", _declare_as_stored)
 DROP_HEAD = Repair("drop the head", _drop_head)
 RENAME_HEAD = Repair("rename the head", _rename_head)
 DROP_ALIASES = Repair("drop the alias notes", _drop_aliases)
+WRITE_FOLLOWERS = Repair("store what the flag no longer ties", _write_followers)
 
 
 @dataclass(frozen=True, slots=True)
 class FixPlan:
     """What `doctor --fix` would change. `plan` is None if nothing can be fixed without a decision; `left` are the
-    findings that need one."""
+    findings that need one; `notes` say why a fix is refused, and which loader the fixes leave worse off."""
 
     diagnosis: Diagnosis
     plan: Plan | None
     left: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
 
     def write(self, out: str | os.PathLike[str], *, force: bool = False) -> Outcome:
         """Write the fixed model to `out`; `force` replaces a model that is there."""
@@ -89,34 +103,86 @@ def plan_fix(source: str | os.PathLike[str]) -> FixPlan:
     """Plan every fix that keeps all values; nothing is written."""
     from tiebeam.doctor.diagnosis import diagnosis_of
     from tiebeam.doctor.rules import RULES
+    from tiebeam.errors import BadRequest
     from tiebeam.surgery import Plan, open_source
     from tiebeam.surgery.edits import Edit
 
     opened = open_source(source, target=source if os.fspath(source).endswith(".gguf") else None)  # a GGUF stays one
     diagnosis = diagnosis_of(opened.checkpoint, opened.report)
     examined = ExaminedCheckpoint(opened.checkpoint, opened.report)
-    edit = Edit()
+    edit, fixed, notes = Edit(), set(), []
     for code in dict.fromkeys(finding.code for finding in diagnosis.findings):
         repair = RULES[code].fix(examined)
-        if repair is not None:
-            edit = edit | repair.edit(opened)
-    left = tuple(finding for finding in diagnosis.findings if finding.repair is None)
+        try:
+            change = repair.edit(opened) if repair else None
+        except BadRequest as error:
+            notes.append(f"{code} is not fixed: {error}")
+            continue
+        if change:  # an empty change fixes nothing: the type ignores its flag
+            edit = edit | change
+            fixed.add(code)
+    left = tuple(finding for finding in diagnosis.findings if finding.code not in fixed)
     if not edit:
-        return FixPlan(diagnosis, None, left)
+        return FixPlan(diagnosis, None, left, tuple(notes))
+    notes += worse_off(diagnosis, opened, edit)
     # Not exact: where loaders disagreed, or started a head at random, there are no logits to keep.
-    plan = Plan("doctor --fix", opened, edit, _expect_only({finding.code for finding in left}), exact=False)
-    return FixPlan(diagnosis, plan, left)
+    expect = _expect_only({finding.code for finding in left})
+    plan = Plan("doctor --fix", opened, edit, expect, exact=False, notes=tuple(notes))
+    return FixPlan(diagnosis, plan, left, tuple(notes))
+
+
+_LOADS = ("ties", "keeps both", "copies", "loads")
+
+
+def worse_off(diagnosis: Diagnosis, source: Source, edit: Edit) -> list[str]:
+    """A sentence for every loader that loads the model as it is, and would not load the fixed one."""
+    from tiebeam.doctor.loaders import predictions
+
+    report, config = _edited(source, edit)
+    before = {p.loader: p for p in diagnosis.loaders}
+    return [
+        f"{after.loader} loads the model as it is ({before[after.loader].outcome}), but not the fixed one: "
+        f"{after.outcome} ({after.reason})"
+        for after in predictions(report, config)
+        if after.loader in before and before[after.loader].outcome in _LOADS and after.outcome not in _LOADS
+    ]
+
+
+def _edited(source: Source, edit: Edit) -> tuple[Report, dict[str, Any] | None]:
+    """The report and the config that the fixed model will have."""
+    pair = source.report.pair
+    embed, head = pair.embed, pair.head
+    if head is not None and source.head is not None and source.head in edit.rename:
+        embed, head = replace(head, name=edit.rename[source.head]), None
+    elif source.head in edit.drop:
+        head = None
+    config = json.loads(json.dumps(source.layout.config)) if source.layout.config is not None else None
+    declared, by = pair.declared, pair.declared_by
+    if config is not None and edit.config:
+        for path, value in edit.config.items():
+            level = config
+            for key in path[:-1]:
+                level = level[key]
+            level[path[-1]] = value
+        found = families.resolve_declared(config, source.architecture)
+        declared, by = found.value, found.by
+    elif source.is_gguf:
+        declared = head is None
+    after = replace(pair, embed=embed, head=head, declared=declared, declared_by=by)
+    if head is None:
+        after = replace(after, equal=None, one_storage=False)
+    return replace(source.report, pair=after), config
 
 
 def _expect_only(left: set[str]) -> Callable[[Report], str | None]:
-    """A check of the result: it has no findings but those of `left`."""
+    """A check of the result: it has no findings above a note but those of `left`."""
 
     def expect(report: Report) -> str | None:
         from tiebeam.checkpoint import open_checkpoint
         from tiebeam.doctor.diagnosis import diagnosis_of
 
         findings = diagnosis_of(open_checkpoint(report.model), report).findings
-        remaining = {finding.code for finding in findings} - left
+        remaining = {finding.code for finding in findings if finding.severity is not Severity.NOTE} - left
         return f"the fixed model still has {', '.join(sorted(remaining))}" if remaining else None
 
     return expect

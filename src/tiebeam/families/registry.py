@@ -46,6 +46,11 @@ class Architecture:
     """The key of the language model's config, if it is not the config itself."""
     text_type: str | None
     text_tie: bool | None
+    beside: Mapping[str, str | None]
+    """stored name of the embedding: name of the head in that layout, where it is not the first of `head`; None where
+    the embedding's name does not tell."""
+    followers: Mapping[str, str]
+    """tensor: the one that it repeats while the flag is true; stored only in an untied checkpoint."""
     vocab_keys: tuple[str, ...]
     dim_keys: tuple[str, ...]
     input_scale: str | None
@@ -54,6 +59,11 @@ class Architecture:
     note: str | None
     remote: bool
     """Whether its code is outside transformers, so that the entry could not be checked against it."""
+
+    @property
+    def flag_scales_logits(self) -> bool:
+        """Whether the flag also decides how the logits are scaled: setting it then changes them."""
+        return "tie_word_embeddings" in (self.logit_scale or "")
 
 
 def lookup(model_type: str | None) -> Architecture | None:
@@ -144,9 +154,15 @@ def _read(model_type: str) -> Architecture:
     layout = table["layouts"][entry.get("layout", "decoder")]
     base = entry.get("base", "bert")
 
+    def full(stem: str) -> str:
+        return stem[1:] if stem[0] == "=" else f"{stem.format(base=base)}.weight"
+
     def names(end: str) -> tuple[str, ...]:
-        stems = entry.get(end, layout[end])
-        return tuple(stem[1:] if stem[0] == "=" else f"{stem.format(base=base)}.weight" for stem in stems)
+        return tuple(full(stem) for stem in entry.get(end, layout[end]))
+
+    def mapping(key: str) -> dict[str, Any]:
+        stems = entry.get(key, layout.get(key, {}))
+        return {full(stem): full(other) if other else None for stem, other in stems.items()}
 
     return Architecture(
         model_type=model_type,
@@ -162,6 +178,8 @@ def _read(model_type: str) -> Architecture:
         text=entry.get("text"),
         text_type=entry.get("text_type"),
         text_tie=entry.get("text_tie"),
+        beside=mapping("beside"),
+        followers=mapping("followers"),
         vocab_keys=tuple(entry.get("vocab", "vocab_size").split("|")),
         dim_keys=tuple(entry.get("width", "hidden_size").split("|")),
         input_scale=entry.get("input_scale"),

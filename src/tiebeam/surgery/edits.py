@@ -81,10 +81,10 @@ class Edit:
         return bool(self.drop or self.rename or self.copy or self.add or self.config or self.drop_metadata)
 
     def __or__(self, other: Edit) -> Edit:
-        """Both edits; they must not change the same tensor."""
-        assert not self.drop & other.drop
-        assert not self.rename.keys() & other.rename.keys()
-        assert not self.copy.keys() & other.copy.keys()
+        """Both edits; where they change the same tensor, they must agree."""
+        both: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]]
+        both = [(self.rename, other.rename), (self.copy, other.copy), (self.config, other.config)]
+        assert all(mine[key] == others[key] for mine, others in both for key in mine.keys() & others.keys())
         return Edit(
             self.drop | other.drop,
             {**self.rename, **other.rename},

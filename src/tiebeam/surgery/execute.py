@@ -86,7 +86,7 @@ def execute(
     before, after = plan.source.layout.shards, plan.shards
     if as_file and len(after) > 1:
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
-    others = companions(plan.checkpoint, {shard.name for shard in after})
+    others = companions(plan.checkpoint, {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set()))
     sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
     with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
         hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
@@ -208,13 +208,21 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
         for keys, value in plan.edit.config.items():
             text = set_value(text, keys, value)
         (stage.path / "config.json").write_bytes(text.encode())
-    has_index = plan.checkpoint.format == "safetensors" and INDEX in files.names()
-    if len(plan.shards) > 1 or (has_index and is_directory(plan.checkpoint)):
-        old = read_json(files, INDEX) if has_index else None
+    if _writes_index(plan):
+        old = read_json(files, INDEX) if _has_index(plan) else None
         weight_map = {entry.name: shard.name for shard in plan.shards for entry in shard.entries}
         total = sum(shard.nbytes for shard in plan.shards)
         text = index_json(old, weight_map, total, parameters_added(plan.edit, layout.shards))
         (stage.path / INDEX).write_bytes(text.encode())
+
+
+def _has_index(plan: Plan) -> bool:
+    return plan.checkpoint.format == "safetensors" and INDEX in local_files(plan.checkpoint).names()
+
+
+def _writes_index(plan: Plan) -> bool:
+    """Whether the target gets an index: several files, or a source that had one."""
+    return len(plan.shards) > 1 or (_has_index(plan) and is_directory(plan.checkpoint))
 
 
 def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[str], progress: Progress) -> None:

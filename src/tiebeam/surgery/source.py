@@ -10,15 +10,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
 from tiebeam import families
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
 from tiebeam.families.config_levels import FLAG, config_levels, flag_levels
+from tiebeam.families.disk_names import embed_name, head_name
 from tiebeam.inspection import Report, inspect
 from tiebeam.surgery.output_shards import Layout, gguf_layout, layout_of, local_files
+from tiebeam.surgery.packed_parts import layer_of
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,41 @@ class Source:
     def stored_names(self) -> frozenset[str]:
         return frozenset(entry.name for shard in self.layout.shards for entry in shard.entries)
 
-    def tensor_name(self, role: str) -> str:
-        """The name under which this model stores its "embed" or "head".
+    @cached_property
+    def dtypes(self) -> dict[str, str]:
+        """stored tensor: its element type."""
+        return {entry.name: entry.dtype for shard in self.layout.shards for entry in shard.entries}
 
-        Of the names known for the architecture, the one that shares the longest prefix with the other matrix.
-        """
+    @property
+    def flag_is_fixed(self) -> bool:
+        """Whether the flag must stay as it is: transformers ties this type, or never does, whatever the flag says, or
+        reads it as another setting as well."""
+        architecture = self.architecture
+        if architecture is None or self.layout.config is None:
+            return False
+        return architecture.flag == "forced" or not architecture.decides or architecture.flag_scales_logits
+
+    def tensor_name(self, role: str) -> str:
+        """The name under which this model stores, or would store, its "embed" or "head", in the layout of the other."""
+        stored = self.embed if role == "embed" else self.head
+        if stored is not None:
+            return stored
         if role in self.new_names:
             return self.new_names[role]
         if self.is_gguf:
             return {"embed": "token_embd.weight", "head": "output.weight"}[role]
         other = self.head if role == "embed" else self.embed
         assert other is not None
-        known: list[str] = list(getattr(self.architecture, role)) if self.architecture else []
-        if not known:
+        other = f"{layer_of(other)}.weight"
+        name = None
+        if self.architecture is not None and role == "head":
+            name = head_name(self.architecture, other)
+        elif self.architecture is not None:
+            name = embed_name(self.architecture, other, self.stored_names)
+        if name is None:
             model_type = self.checkpoint.architecture or "this architecture"
             raise BadRequest(f'the name of the {role} in {model_type} is not known; name it with {role}="NAME"')
-        if self.architecture and self.architecture.model_type == "gpt_neox" and role == "head":
-            return "embed_out.weight"  # its name on disk in every version; lm_head is its name in memory
-        return max(known, key=lambda name: (_common_parts(name, other), -known.index(name)))
+        return name
 
     def tie_flags(self) -> dict[tuple[str, ...], Any]:
         """Every path in the config where some loader reads the tie flag, with its current value."""
@@ -129,9 +147,3 @@ def check_path(target: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if not isinstance(target, str | os.PathLike):
         raise BadRequest(f"target must be a path, not {type(target).__name__}")
     return target
-
-
-def _common_parts(left: str, right: str) -> int:
-    """How many leading dotted parts two names have in common."""
-    common = takewhile(lambda parts: parts[0] == parts[1], zip(left.split("."), right.split("."), strict=False))
-    return len(list(common))

@@ -14,11 +14,20 @@ from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.checkpoint.write.safetensors import Entry
 from tiebeam.errors import BadRequest
+from tiebeam.families.never_tied import why_never_tied
 from tiebeam.inspection import Report
 from tiebeam.pair import Tie
 from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.execute import checked_target, execute
-from tiebeam.surgery.pair_edits import drop_aliases, drop_head, drop_tied_copies, rename_head, set_flag
+from tiebeam.surgery.packed_parts import moved
+from tiebeam.surgery.pair_edits import (
+    drop_aliases,
+    drop_followers,
+    drop_head,
+    drop_matrix,
+    rename_head,
+    set_flag,
+)
 from tiebeam.surgery.plan import Outcome, Plan, Progress
 from tiebeam.surgery.source import Source, open_source
 
@@ -109,6 +118,11 @@ def plan_tie(source: Source) -> Plan:
             'how: joint=True with text="FILE" (one table and two small maps), or keep="embed", keep="head" or '
             'keep="mean" (usually ruins the model)'
         )
+    if source.flag_is_fixed and pair.declared is not True:
+        raise BadRequest(
+            f"the flag of {report.architecture} cannot be set to true without changing its logits; tie it in memory "
+            "with tiebeam.tie_(model)"
+        )
     flags, nothing_to_do = set_flag(source, True), ""
     if source.embed is None:
         edit = rename_head(source) | flags
@@ -120,7 +134,7 @@ def plan_tie(source: Source) -> Plan:
                 f"the embedding and head of {report.model} are equal only up to rounding ({report.how}); choose which "
                 'one to keep: keep="embed" or keep="head"'
             )
-        edit = drop_head(source) | drop_tied_copies(source) | flags
+        edit = drop_head(source) | drop_followers(source) | flags
     else:
         edit = flags
         if not edit and not source.converted:
@@ -144,12 +158,12 @@ def plan_keep(source: Source, keep: str) -> Plan:
         shapes = f"embed is {list(pair.embed.shape)} but head is {list(pair.head.shape)}"
         raise BadRequest(f"{shapes}; matrices of different shapes cannot be tied")
     if keep == "embed":
-        edit = Edit(drop=frozenset({source.head}))
+        edit = drop_head(source)
     elif keep == "head":
-        edit = Edit(drop=frozenset({source.embed}), rename={source.head: source.embed})
+        edit = drop_matrix(source, source.embed) | Edit(rename=moved(source.head, source.embed, source.dtypes))
     else:
         edit = Edit(drop=frozenset({source.embed, source.head}), add=(_mean(source),))
-    edit = edit | drop_tied_copies(source) | set_flag(source, True) | drop_aliases(source)
+    edit = edit | drop_followers(source) | set_flag(source, True) | drop_aliases(source)
     return Plan(f"tie --keep {keep}", source, edit, is_tied(source), exact=False)
 
 
@@ -189,8 +203,6 @@ def _mean_blocks(checkpoint: Checkpoint, embed: str, head: str, dtype: str) -> I
 
 
 def _refuse_never_tied(source: Source) -> None:
-    architecture = source.architecture
-    if architecture is not None and not architecture.decides and not source.is_gguf:
-        raise BadRequest(
-            f"transformers never ties {architecture.model_type}: it would initialise a missing head at random"
-        )
+    why = why_never_tied(source.architecture, source.checkpoint.architecture, source.is_gguf)
+    if why:
+        raise BadRequest(why)

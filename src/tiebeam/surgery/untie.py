@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import BadRequest
+from tiebeam.families.gguf_output import output_weight
 from tiebeam.inspection import Report
 from tiebeam.pair import Tie
-from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.execute import execute
-from tiebeam.surgery.pair_edits import drop_aliases, set_flag, write_head, write_tied_copies
+from tiebeam.surgery.pair_edits import drop_aliases, set_flag, write_embed, write_followers, write_head
 from tiebeam.surgery.plan import Outcome, Plan, Progress
 from tiebeam.surgery.source import Source, open_source
 
@@ -61,17 +61,17 @@ def plan_untie(source: Source) -> Plan:
     _refuse_always_tied(source)
     if tie is Tie.NONE:
         raise BadRequest(f"{report.model} has no embedding and head to untie")
-    flags = set_flag(source, False)
+    declare = set_flag(source, False) | write_followers(source)
     notes, nothing_to_do = [], ""
     if source.head is None:
-        edit = write_head(source) | write_tied_copies(source) | flags
+        edit = write_head(source) | declare
     elif source.embed is None:
-        edit = Edit(copy={source.tensor_name("embed"): source.head}) | drop_aliases(source) | flags
+        edit = write_embed(source) | drop_aliases(source) | declare
     else:
-        edit = flags  # both are stored (two names of one PyTorch storage become two tensors when written)
+        edit = declare  # both are stored (two names of one PyTorch storage become two tensors when written)
         if tie is Tie.TORN:
             notes.append("both matrices were stored and differ; both are kept, and the flag is now false")
-        elif not flags and not source.converted:
+        elif not edit and not source.converted:
             declares = "" if source.layout.config is None else ", and config.json says untied"
             nothing_to_do = f"{report.model} is already untied: two tensors are stored{declares}"
     if tie not in (Tie.TORN, Tie.UNTIED):
@@ -97,8 +97,18 @@ def is_untied(source: Source) -> Callable[[Report], str | None]:
 
 def _refuse_always_tied(source: Source) -> None:
     architecture = source.architecture
+    if source.is_gguf and output_weight(source.checkpoint.architecture) == "never":
+        raise BadRequest(
+            f"llama.cpp always uses the embedding of {source.checkpoint.architecture} as its head and refuses a file "
+            "with output.weight, so this GGUF cannot be untied; untie it as a directory: name a target without .gguf"
+        )
     if architecture is not None and architecture.flag == "forced" and not source.is_gguf:
         raise BadRequest(
             f"transformers ties {architecture.model_type} whatever its config says, so it cannot be untied in a file; "
             "untie it in memory with tiebeam.untie_(model)"
+        )
+    if architecture is not None and architecture.flag_scales_logits and not source.is_gguf:
+        raise BadRequest(
+            f"in {architecture.model_type} the flag also decides whether the decoder output is scaled, so a file with "
+            "the flag false has other logits; untie it in memory with tiebeam.untie_(model)"
         )

@@ -13,7 +13,7 @@ from tiebeam.pair import Tie
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
-    if model.tie is Tie.TWIN and model.pair.declared is not False:
+    if model.tie is Tie.TWIN and model.pair.declared is not False and not model.rounded and model.can_tie:
         yield Evidence(repeated(model))
 
 
@@ -44,7 +44,8 @@ RULE = Rule(
     symptoms="The file is larger than it should be, or a loader that knows the tie stops at an unexpected "
     "lm_head.weight.",
     cause="The alias was lost (a state dict saved by hand, a merge, a quantizer) and both copies were written.",
-    detection="Both matrices are stored, their values are equal, and the config does not declare untied.",
+    detection="Both matrices are stored with one dtype, their values are equal, and the config does not declare "
+    "untied. Not found where a loader needs both: llama.cpp requires output.weight in some architectures.",
     check=check,
     fix=fix,
     steps=steps,

@@ -13,7 +13,7 @@ from tiebeam.pair import Tie
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
-    if model.tie is Tie.TWIN and model.pair.declared is False:
+    if model.tie is Tie.TWIN and model.pair.declared is False and not model.rounded and model.can_tie:
         yield Evidence(repeated(model))
 
 
@@ -34,7 +34,7 @@ RULE = Rule(
     title="declared untied, and the two matrices are equal",
     symptoms="The parameter count is one matrix higher than that of other models of the family.",
     cause="The model was just untied, or its head was initialized from the embedding and never trained.",
-    detection="Both matrices are stored, their values are equal, and the config declares untied.",
+    detection="Both matrices are stored with one dtype, their values are equal, and the config declares untied.",
     check=check,
     steps=steps,
     example=example,
