@@ -198,3 +198,30 @@ def _quant_state_shape(checkpoint: Checkpoint, name: str) -> tuple[int, int] | N
     except (TiebeamError, ValueError, TypeError, AttributeError):
         return None
     return (rows, dim) if type(rows) is int and type(dim) is int else None
+
+
+_LEAVES = frozenset(part.rpartition(".")[2] for part in HELPERS) | {"qweight", "weight_packed"}
+
+
+def is_quantized(checkpoint: Checkpoint) -> bool:
+    """Whether any tensor is part of a packed matrix, by the last level of its name."""
+    return any(name.rpartition(".")[2] in _LEAVES or name.endswith("_blocks") for name in checkpoint.tensors)
+
+
+def unpacked_size(checkpoint: Checkpoint, info: TensorInfo) -> int:
+    """How many parameters a tensor stands for: unpacked if it holds codes, 0 if it holds scales. Reads no values."""
+    name, tensors = info.name, checkpoint.tensors
+    if is_helper(name, tensors) or (name.endswith("_scales") and f"{name[:-7]}_blocks" in tensors):
+        return 0
+    if name.endswith("_blocks") and f"{name[:-7]}_scales" in tensors:  # MXFP4 of gpt-oss: two codes in a byte
+        return 2 * info.size
+    layer = layer_of(name)
+    if layer is None:
+        return info.size
+    if name.endswith(".weight") and f"{name}.absmax" in tensors:
+        return 2 * info.size
+    if name.endswith(".weight_packed"):
+        bits = 4 if info.dtype in ("U8", "I8") else _bits(checkpoint) or 4
+        return info.nbytes * 8 // bits
+    packed = packed_matrix(checkpoint, name)
+    return packed.params if packed else info.size
