@@ -342,7 +342,8 @@ def _encodes(checkpoint: Checkpoint) -> Callable[[int], bool] | None:
 
     def encodes(row: int) -> bool:
         try:
-            return row in tokenizer.encode(tokenizer.decode([row]))
+            text = tokenizer.decode([row])
+            return "\ufffd" in text or row in tokenizer.encode(text)  # a part of a character needs its neighbours
         except TiebeamError:
             return False
 

@@ -14,7 +14,7 @@ from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.errors import UnreadableInput
 from tiebeam.families.config_levels import config_levels
-from tiebeam.tokenizer.token_ids import TokenIds, token_ids
+from tiebeam.tokenizer.id_range import TokenIds, token_ids
 
 _SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab")
 _SPECIAL = (

@@ -29,9 +29,7 @@ _SCORE = re.compile(r"(^|\.)(score|v_head\.summary|value_head)\.weight$")
 _IN_LAYER = re.compile(r"(^|\.)(layers|blk|mtp|mtp_layers|nextn)\.")
 _MTP = re.compile(r"(^|\.)mtp[a-z_]*\.|nextn|(embed_tokens|shared_head\.head|shared_head_head|lm_head)\.[a-z]+$")
 _TABLE = re.compile(r"(emb|wte|head|shared|logits|vocab|proj_out|decoder|output)[^.]*(\.weight)?$")
-_NOT_TABLE = re.compile(
-    r"(^|[._])(pos|position|positions|type|norm|ln|visual|vision|image|audio|qformer)([._]|$)"
-)
+_NOT_TABLE = re.compile(r"(^|[._])(pos|position|positions|type|norm|ln|visual|vision|image|audio|qformer)([._]|$)")
 _BIAS = re.compile(r"(^|\.)(final_logits_bias|bias)$")
 
 
@@ -82,8 +80,9 @@ def _kind(checkpoint: Checkpoint, info: TensorInfo, sizes: frozenset[int], layer
         return TOKEN_MAP
     if is_helper(name, checkpoint.tensors):
         return SCALES if layer_of(name) in layers else None
-    for pattern, kind in _BY_NAME:
-        if pattern.search(name) and len(shape) == 2 and shape[0] >= min(sizes, default=1):
+    for pattern, kind in _BY_NAME if shape else ():
+        small = kind == NGRAM and shape[0] < min(sizes, default=1)  # a few vectors, not a table
+        if pattern.search(name) and len(shape) == 2 and not small:
             return kind
     if len(shape) == 2 and _SCORE.search(name):
         return SCORE

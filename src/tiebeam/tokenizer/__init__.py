@@ -12,8 +12,8 @@ from tiebeam._lazy import loader
 
 if TYPE_CHECKING:
     from tiebeam.tokenizer.gguf import rebuild
+    from tiebeam.tokenizer.id_range import TokenIds, token_ids
     from tiebeam.tokenizer.load import Tokenizer, open_tokenizer
-    from tiebeam.tokenizer.token_ids import TokenIds, token_ids
 
 __all__ = ["TokenIds", "Tokenizer", "open_tokenizer", "rebuild", "token_ids"]
 
@@ -23,7 +23,7 @@ __getattr__ = loader(
         "Tokenizer": "tiebeam.tokenizer.load",
         "open_tokenizer": "tiebeam.tokenizer.load",
         "rebuild": "tiebeam.tokenizer.gguf",
-        "TokenIds": "tiebeam.tokenizer.token_ids",
-        "token_ids": "tiebeam.tokenizer.token_ids",
+        "TokenIds": "tiebeam.tokenizer.id_range",
+        "token_ids": "tiebeam.tokenizer.id_range",
     },
 )
