@@ -9,7 +9,7 @@ import torch
 import tiebeam
 from helpers.building import DIM, VOCAB, llama_config, table, write_model, write_sharded
 from tiebeam import Tie
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import BadRequest
 
 TRUNK = {"model.norm.weight": np.ones(DIM, np.float32), "model.layers.0.mlp.up_proj.weight": table(9, 16, DIM)}
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -136,19 +136,14 @@ def test_wrong_name_suggests_similar_ones(tmp_path):
         tiebeam.inspect(where, embed="left.tabel")
 
 
-def test_vocab_size_that_contradicts_the_rows_is_an_error(tmp_path):
-    where = write_model(tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=5000))
-    with pytest.raises(UnreadableInput, match="5,000"):
-        tiebeam.inspect(where)
-
-
-def test_padding_rows_are_accepted_and_noted(tmp_path):
+@pytest.mark.parametrize("declared", [5000, VOCAB - 3])
+def test_vocab_size_that_contradicts_the_rows_is_reported_and_not_refused(tmp_path, declared):
     where = write_model(
-        tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=VOCAB - 3, tie_word_embeddings=True)
+        tmp_path / "m", {EMBED: table(), **TRUNK}, llama_config(vocab_size=declared, tie_word_embeddings=True)
     )
     report = tiebeam.inspect(where)
     assert report.tie is Tie.SHARED
-    assert any("3 rows of padding" in note for note in report.notes)
+    assert (report.vocabulary.vocab_size, report.vocabulary.embed_rows) == (declared, VOCAB)
 
 
 def test_the_report_is_one_json_document(tmp_path):
@@ -252,6 +247,7 @@ def test_str_of_a_report(tmp_path):
         "  declared tied (config.json: tie_word_embeddings) · stored once",
         "  embedding      model.embed_tokens.weight  40 x 8  F32  1.3 kB",
         "  LM head        the same tensor",
+        "  ids and rows   tokenizer - · vocab_size 40 · embedding 40 · head 40",
         "  non-embedding     136  █████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
         "  vocabulary        320, shared (640 if untied)",
         "  total             456, tying saves 320 (41.2% of the untied model)",

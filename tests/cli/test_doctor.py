@@ -184,3 +184,26 @@ def test_a_model_that_still_has_an_error_is_not_called_fixed(run, partly_fixable
     document = json.loads(again.stdout)
     assert again.exit_code == 1
     assert [finding["code"] for finding in document["fix"]["remaining"]] == ["TB204"]
+
+
+def test_rows_lists_untrained_rows_with_their_tokens(run, tmp_path):
+    from tiebeam.doctor import RULES
+
+    where = RULES["TB707"].example(tmp_path / "m")
+    done = run("doctor", where, "--rows")
+    assert done.exit_code == 0
+    assert "TB707 warning" in done.stdout
+    assert "4 are zero; the tokenizer can produce 4" in done.stdout
+    assert "36  'w36'" in done.stdout
+    assert "ids and rows tokenizer 40 · vocab_size 40 · embedding 40 · head 40" in done.stdout
+    (matrix,) = json.loads(run("doctor", where, "--rows", "--json").stdout)["rows"]["matrices"]
+    assert matrix["groups"] == [{"kind": "zero", "rows": [36, 37, 38, 39], "producible": [36, 37, 38, 39]}]
+    assert "rows" not in json.loads(run("doctor", where, "--json").stdout)
+
+
+def test_a_vocab_size_that_contradicts_the_rows_exits_with_1(run, tmp_path):
+    from tiebeam.doctor import RULES
+
+    done = run("doctor", RULES["TB703"].example(tmp_path / "m"))
+    assert done.exit_code == 1
+    assert "TB703 error" in done.stdout

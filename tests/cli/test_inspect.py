@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import tiebeam
-from helpers.building import llama_config, table, write_model
+from helpers.building import VOCAB, llama_config, table, write_model
 from tiebeam.cli import GROUPS, VERBS
 from tiebeam.cli.option_names import to_options
+from tiebeam.doctor.examples import write_vocab
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -76,7 +77,7 @@ def test_json_is_one_document_with_the_documented_keys(run, model):
         "model", "format", "architecture", "tie", "declared", "declared_by", "stored", "equal", "embed", "head",
         "params", "findings",
     }  # fmt: skip
-    assert set(document["params"]) == {
+    assert set(document["params"]) >= {
         "total", "stored", "trunk", "embed", "head", "tied_total", "untied_total", "saved_by_tying", "head_share",
     }  # fmt: skip
 
@@ -158,9 +159,23 @@ def test_python_arguments_become_options(message, expected):
 
 
 def test_library_errors_name_the_options_of_the_verb(run, tmp_path):
-    where = write_model(tmp_path / "m", {EMBED: table()}, llama_config(vocab_size=5000))
+    where = write_model(tmp_path / "m", {EMBED: table()}, llama_config())
+    done = run("inspect", where, "--embed", "nothing")
+    assert done.exit_code == 2
+    assert "--embed nothing" in done.stderr
+    with pytest.raises(tiebeam.TiebeamError, match='embed="nothing"'):
+        tiebeam.inspect(where, embed="nothing")
+
+
+def test_the_four_numbers_are_shown_together(run, tmp_path):
+    where = write_model(tmp_path / "m", {EMBED: table()}, llama_config(vocab_size=5000, tie_word_embeddings=True))
+    write_vocab(where, VOCAB - 2)
     done = run("inspect", where)
-    assert done.exit_code == 3
-    assert "pass --embed NAME and --head NAME" in done.stderr
-    with pytest.raises(tiebeam.TiebeamError, match='pass embed="NAME" and head="NAME"'):
-        tiebeam.inspect(where)
+    assert done.exit_code == 0
+    assert f"ids and rows   tokenizer {VOCAB - 2} · vocab_size 5,000 · embedding {VOCAB} · head {VOCAB}" in done.stdout
+    assert "TB703 error" in done.stdout
+    document = json.loads(run("inspect", where, "--json").stdout)
+    assert document["vocabulary"] == {
+        "tokenizer_ids": VOCAB - 2, "vocab_size": 5000, "embed_rows": VOCAB, "head_rows": VOCAB, "padding_rows": 2,
+    }  # fmt: skip
+    assert [t["name"] for t in document["vocabulary_tensors"]] == [EMBED]

@@ -11,6 +11,7 @@ import pytest
 import tiebeam
 from helpers.building import llama_config, table, write_model
 
+SERVING = ["further_vocabulary", "kv_cache", "logits_peak"]
 KEYS = ["vocab", "dim", "trunk", "matrix", "tied_total", "untied_total", "saved", "head_share", "bytes",
         "optimizer_bytes", "verdict"]  # fmt: skip
 
@@ -19,7 +20,7 @@ def test_json_of_a_known_model(run):
     code, out, err = run("plan", "--model", "phi-4-mini", "--json")
     document = json.loads(out)
     assert (code, err) == (0, "")
-    assert list(document) == KEYS
+    assert list(document) == [*KEYS, *SERVING]
     assert (document["matrix"], document["tied_total"]) == (614_596_608, 3_836_021_760)
     assert document["bytes"] == {"fp32": 2_458_386_432, "bf16": 1_229_193_216, "int8": 614_596_608}
     assert document["optimizer_bytes"] == 8 * 614_596_608
@@ -29,7 +30,7 @@ def test_json_of_a_known_model(run):
 def test_json_without_non_embedding_parameters_has_nulls_and_still_a_verdict(run):
     _, out, _ = run("plan", "--vocab", "50k", "--dim", "4,096", "--json")
     document = json.loads(out)
-    assert list(document) == KEYS
+    assert list(document) == [*KEYS, *SERVING]
     assert [key for key in KEYS if document[key] is None] == ["trunk", "tied_total", "untied_total", "head_share"]
     assert document["saved"] == 204_800_000
     for share in ("20.5% of a 1B model", "2.9% of a 7B model", "0.3% of a 70B model"):
@@ -180,7 +181,7 @@ def test_plan_of_a_torn_checkpoint_has_a_remark(run, tmp_path):
     where = write_model(tmp_path / "torn", tensors, llama_config(tie_word_embeddings=True))
     code, out, _ = run("plan", "--model", where)
     assert code == 0
-    assert "Its state is torn:" in " ".join(out.split())
+    assert "Its state is torn: declared tied, but two different matrices are stored" in " ".join(out.split())
 
 
 def test_missing_checkpoint_is_exit_3(run, tmp_path):
@@ -192,7 +193,7 @@ def test_missing_checkpoint_is_exit_3(run, tmp_path):
 def test_ranks_add_the_communication_volume(run):
     _, out, _ = run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "8", "--tokens", "8192", "--json")
     document = json.loads(out)
-    assert list(document) == [*KEYS, "exchanged"]
+    assert list(document) == [*KEYS, "exchanged", *SERVING]
     assert document["exchanged"]["ddp"] == {"tied": 5_734_400_000, "untied": 11_468_800_000}
     _, out, _ = run("plan", "--vocab", "200k", "--dim", "4096", "--ranks", "64")
     lines = [line.split() for line in out.splitlines()]
@@ -213,3 +214,54 @@ def test_transcripts_on_the_distributed_page_match_plan(run):
     for transcript in shown.split("$ tiebeam ")[1:]:
         command, _, output = transcript.strip().partition("\n")
         assert run(*command.split()).stdout.rstrip().endswith(output)
+
+
+GEMMA3 = {
+    "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
+    "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+    "sliding_window": 512, "sliding_window_pattern": 6,
+}  # fmt: skip
+
+
+def test_context_adds_the_kv_cache_and_the_logits(run, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA3))
+    document = json.loads(run("plan", "--config", tmp_path, "--context", "32k", "--json").stdout)
+    width = 2 * 1 * 256 * 2  # keys and values of one head of 256, in bf16
+    full, sliding = 4, 22  # every 6th layer of 26 attends to all tokens
+    assert document["kv_cache"] == {
+        "bytes_per_token": 26 * width,
+        "context": 32_000,
+        "bytes": width * (full * 32_000 + sliding * 512),
+    }
+    assert document["logits_peak"] == {"bytes_per_token": 4 * 262144, "tokens": 32_000, "bytes": 4 * 262144 * 32_000}
+    lines = [line.split() for line in run("plan", "--config", tmp_path, "--context", "32k").stdout.splitlines()]
+    assert ["KV", "cache", "27", "kB", "per", "token", "143", "MB", "at", "32,000", "tokens"] in lines
+    assert ["logits", "1.0", "MB", "per", "token", "33.6", "GB", "at", "32,000", "tokens"] in lines
+
+
+def test_the_kv_cache_is_the_one_that_transformers_allocates(run, tmp_path):
+    import torch
+    from transformers import DynamicCache
+
+    from helpers.tiny_models import build
+
+    model = build("qwen3")
+    model.save_pretrained(tmp_path / "m")
+    cache = DynamicCache(config=model.config)
+    model(torch.arange(10)[None], past_key_values=cache)
+    values = sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
+    document = json.loads(run("plan", "--model", tmp_path / "m", "--context", "10", "--json").stdout)
+    assert document["kv_cache"]["bytes"] == 2 * values
+
+
+def test_per_layer_embeddings_are_priced_from_the_config(run, tmp_path):
+    config = {
+        "model_type": "gemma3n_text", "vocab_size": 262400, "hidden_size": 2048, "num_hidden_layers": 35,
+        "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = run("plan", "--config", tmp_path, "--json")
+    assert done.exit_code == 0
+    (further,) = json.loads(done.stdout)["further_vocabulary"]
+    assert further == {"kind": "per-layer embedding", "rows": 262144, "dim": 8960, "params": 262144 * 8960}
+    assert "262,144 x 8,960" in run("plan", "--config", tmp_path).stdout

@@ -23,9 +23,9 @@ from tiebeam.doctor.rule import Names
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 # A person has to decide or train again: there is no command to run on the example.
-NEEDS_A_DECISION = {"TB204", "TB205", "TB303", "TB404", "TB405", "TB511", "TB602"}
+NEEDS_A_DECISION = {"TB204", "TB205", "TB303", "TB404", "TB405", "TB511", "TB602", "TB701", "TB702", "TB705"}
 # The fix is a step for later (consolidate, save in another way, set a flag after loading), not a change of this model.
-STAYS = {"TB105", "TB207", "TB508"}
+STAYS = {"TB105", "TB207", "TB508", "TB704", "TB706", "TB707"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,10 @@ def no_process_group_is_left() -> Iterator[None]:
     yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+# Raised only when every row is read.
+READS_ROWS = {"TB706", "TB707"}
 
 
 def guarded(example: LiveExample, optimizer: torch.optim.Optimizer | None) -> Guard:
@@ -46,7 +50,9 @@ def findings_on(rule: Rule, example: object) -> tuple[Finding, ...]:
     if isinstance(example, LiveExample):
         return guarded(example, example.optimizer).check(example.stage)
     assert isinstance(example, Path)
-    return diagnose_adapter(example).findings if rule.kind == "adapter" else diagnose(example).findings
+    if rule.kind == "adapter":
+        return diagnose_adapter(example).findings
+    return diagnose(example, rows=rule.code in READS_ROWS).findings
 
 
 def codes(findings: tuple[Finding, ...]) -> set[str]:
@@ -60,7 +66,7 @@ def test_there_is_one_rule_per_published_code() -> None:
 
 @every_rule
 def test_the_text_of_a_rule_is_complete(rule: Rule) -> None:
-    assert re.fullmatch(r"TB[1-6]\d\d", rule.code)
+    assert re.fullmatch(r"TB[1-8]\d\d", rule.code)
     assert not rule.title.endswith(".")
     for text in (rule.symptoms, rule.cause, rule.detection):
         assert text.endswith(".")
@@ -83,7 +89,9 @@ def test_the_example_of_a_rule_has_its_finding(rule: Rule, tmp_path: Path) -> No
     assert "DST" not in found[0].fix
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES.values() if r.kind == "checkpoint"], ids=lambda r: r.code)
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES.values() if r.kind == "checkpoint" and r.code not in READS_ROWS], ids=lambda r: r.code
+)
 @pytest.mark.filterwarnings("ignore")
 def test_doctor_fix_removes_a_finding_that_it_can_fix(rule: Rule, tmp_path: Path) -> None:
     model = rule.example(tmp_path / "m" if rule.code != "TB602" else tmp_path)
@@ -113,7 +121,10 @@ def test_every_printed_fix_runs_and_removes_the_finding(
         if step.command.startswith("tiebeam "):
             ran += 1
             words = shlex.split(step.command)
-            target = next(i for i, word in enumerate(words) if word.endswith(("-fixed", "-untied")))
+            target = next((i for i, word in enumerate(words) if word.endswith(("-fixed", "-untied"))), None)
+            if target is None:  # a command that only shows more
+                assert CliRunner().invoke(tiebeam_command, words[1:]).exit_code in (0, 1)
+                continue
             words[target] = str(tmp_path / f"out{number}")
             done = CliRunner().invoke(tiebeam_command, words[1:])
             assert done.exit_code == 0, (step.command, done.output)

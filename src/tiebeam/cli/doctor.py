@@ -12,6 +12,7 @@ import click
 from tiebeam.cli import for_ci, render
 from tiebeam.cli.inspect import title, verdict_line
 from tiebeam.cli.option_names import to_options
+from tiebeam.cli.row_lines import row_lines
 from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
 from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
 from tiebeam.doctor.diagnosis import verdict
@@ -36,6 +37,7 @@ _HEALTHY = "bold green"
 @click.option("--base", metavar="MODEL", help="The base of an adapter, if the adapter does not name it.")
 @click.option("--embed", metavar="NAME", help="The embedding's tensor, if the architecture is unknown.")
 @click.option("--head", metavar="NAME", help="The LM head's tensor.")
+@click.option("--rows", is_flag=True, help="Read every row of both matrices; list the untrained and broken ones.")
 @click.option("--recursive", is_flag=True, help="Diagnose every model below the given directories.")
 @click.option("--list", "list_codes", is_flag=True, help="List every finding.")
 @click.option("--explain", metavar="CODE", help="Explain one finding: symptoms, cause, fix.")
@@ -46,7 +48,7 @@ _HEALTHY = "bold green"
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
     models: tuple[str, ...], fix: bool, out: str | None, force: bool, base: str | None, embed: str | None,
-    head: str | None, recursive: bool, list_codes: bool, explain: str | None, shape: str, as_json: bool,
+    head: str | None, rows: bool, recursive: bool, list_codes: bool, explain: str | None, shape: str, as_json: bool,
 ) -> None:  # fmt: skip
     """What is wrong with MODEL? Findings with evidence, cause and fix, and what each loader will do with it.
 
@@ -56,6 +58,7 @@ def command(
     tiebeam doctor ./merged
     tiebeam doctor ./merged --fix                  what would change
     tiebeam doctor ./merged --fix --out ./fixed    write it
+    tiebeam doctor ./merged --rows                 untrained, zero, NaN and outlying rows
     tiebeam doctor ./adapter --base ./base
     tiebeam doctor --recursive ./checkpoints --format github
     tiebeam doctor --explain TB101
@@ -74,7 +77,7 @@ def command(
     found = list(_models_below(models)) if recursive else list(models)
     if not found:
         raise BadRequest(f"no models below {', '.join(models)}")
-    results = [_diagnose(model, base, embed, head, several=len(found) > 1) for model in found]
+    results = [_diagnose(model, base, embed, head, rows, several=len(found) > 1) for model in found]
     _print(results, shape, several=len(found) > 1)
     if any(_has_error(_findings(result)) for result in results):
         raise click.exceptions.Exit(1)
@@ -146,9 +149,11 @@ class _Unreadable:
 Result = Diagnosis | AdapterDiagnosis | _Unreadable
 
 
-def _diagnose(model: str, base: str | None, embed: str | None, head: str | None, several: bool) -> Result:
+def _diagnose(model: str, base: str | None, embed: str | None, head: str | None, rows: bool, several: bool) -> Result:
     try:
-        return diagnose_adapter(model, base) if is_adapter(model) else diagnose(model, embed=embed, head=head)
+        return (
+            diagnose_adapter(model, base) if is_adapter(model) else diagnose(model, embed=embed, head=head, rows=rows)
+        )
     except TiebeamError as error:
         if not several:
             raise
@@ -230,6 +235,8 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
     if isinstance(result, Diagnosis):
         yield render.styled(phrase, f" · {title(result.report)}")
         yield verdict_line(result.report)
+        if result.report.vocabulary.rows is not None:
+            yield f"  ids and rows {result.report.vocabulary}"
     else:
         yield render.styled(phrase, f" · {result.adapter} · adapter")
         yield f"  base         {result.base.model}: {result.base.tie}"
@@ -237,6 +244,9 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
     for finding in result.findings:
         yield ""
         yield from _finding_lines(finding, width)
+    if isinstance(result, Diagnosis) and result.rows:
+        yield ""
+        yield from row_lines(result.rows)
     if isinstance(result, Diagnosis) and result.loaders:
         yield ""
         yield "  what each loader will do"

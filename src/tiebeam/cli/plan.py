@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +14,12 @@ from tiebeam.budget import (
     TOKENS,
     Budget,
     CommunicationVolume,
+    KVCache,
     communication_volume,
     human,
     human_bytes,
+    kv_cache,
+    logits_peak,
     parse_count,
     percent,
     price,
@@ -29,6 +32,8 @@ from tiebeam.errors import BadRequest
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from tiebeam.families.further_tables import FurtherTable
 
 
 def _count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -48,6 +53,9 @@ class Plan:
     tied: bool | None = None
     remark: str = ""
     known: KnownModel | None = None
+    further: tuple[FurtherTable, ...] = ()
+    """Tables beside the pair that have the vocabulary as a dimension."""
+    cache: KVCache | None = None
 
     @property
     def verdict(self) -> str:
@@ -63,10 +71,11 @@ class Plan:
 @click.option("--model", metavar="NAME", help="A known model (see `tiebeam models`) or any MODEL.")
 @click.option("--ranks", callback=_count, metavar="N", help="Add the communication volume of N data-parallel ranks.")
 @click.option("--tokens", callback=_count, metavar="N", help=f"Tokens per rank and step.  [default: {TOKENS}]")
+@click.option("--context", callback=_count, metavar="N", help="Add the KV cache and the logits of N tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     vocab: int | None, dim: int | None, trunk: int | None, config: str | None, model: str | None, ranks: int | None,
-    tokens: int | None, as_json: bool,
+    tokens: int | None, context: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Calculate what tying the embedding and the LM head saves: parameters, bytes, optimizer memory.
 
@@ -81,10 +90,12 @@ def command(
       tiebeam plan --model phi-4-mini            a known model, or its Hub id
       tiebeam plan --model ./my-model --json     any checkpoint
       tiebeam plan --vocab 200k --dim 4096 --ranks 8
+      tiebeam plan --config my-model/config.json --context 32k
 
     The head share is one matrix over the untied model. The sizes 1B, 7B and 70B count both matrices.
     JSON: bytes and optimizer_bytes (Adam's two fp32 moments) are of one matrix, which tying saves.
-    With --ranks, exchanged is the bytes that each rank sends per step.
+    With --ranks, exchanged is the bytes that each rank sends per step. With --context, kv_cache is in bf16 for one
+    sequence, and logits_peak is N x vocabulary x 4 bytes: what a loss over N tokens holds at once.
     """
     if tokens is not None and ranks is None:
         raise BadRequest("--tokens is the number of tokens per rank; give --ranks too")
@@ -93,11 +104,16 @@ def command(
     if ranks is not None:
         volume = communication_volume(budget.vocab, budget.dim, ranks, TOKENS if tokens is None else tokens)
     if as_json:
-        more = {} if volume is None else {"exchanged": volume.to_dict()}
+        more: dict[str, Any] = {} if volume is None else {"exchanged": volume.to_dict()}
+        more["further_vocabulary"] = [table.to_dict() for table in plan.further]
+        more["kv_cache"] = plan.cache.to_dict(context) if plan.cache else None
+        more["logits_peak"] = _logits(budget.vocab, context)
         render.emit_json({**budget.to_dict(), "verdict": plan.verdict, **more})
         return
     console = render.console()
     _show(plan, console)
+    for line in _serving(plan, context):
+        console.print(line)
     if volume is not None:
         _show_volume(volume, console)
 
@@ -126,19 +142,52 @@ def _from_config(path: str) -> Plan:
     from tiebeam.checkpoint.files import LocalFiles
     from tiebeam.checkpoint.json_files import read_json
     from tiebeam.families import count_from_config
+    from tiebeam.families.further_tables import further_tables
 
     file = Path(path)
     if file.is_dir():
         file /= "config.json"
     config = read_json(LocalFiles(file.parent), file.name, str(file.parent))
     count = count_from_config(config)
+    further = further_tables(config)
+    title = f"{path} · {config.get('model_type')}"
+    if count is None and further and (sizes := _sizes(config)):
+        remark = "Its non-embedding parameters cannot be counted from its config alone."
+        return Plan(price(*sizes), title, remark=remark, further=further)
     if count is None:
         kind = config.get("model_type")
         raise BadRequest(
             f"the parameters of {path} (model_type {kind!r}) cannot be counted from its config alone; "
             "give --vocab, --dim and --trunk, or --model with the checkpoint"
         )
-    return Plan(price(count.vocab, count.dim, count.trunk), f"{path} · {config.get('model_type')}")
+    return Plan(price(count.vocab, count.dim, count.trunk), title, further=further, cache=_cache(config))
+
+
+def _sizes(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Vocabulary and width, where the config has both."""
+    from tiebeam.families import lookup, vocabulary, width
+
+    kind = config.get("model_type")
+    architecture = lookup(kind if isinstance(kind, str) else None)
+    vocab, dim = vocabulary(config, architecture), width(config, architecture)
+    return (vocab, dim) if vocab and dim else None
+
+
+def _cache(config: Mapping[str, Any] | None) -> KVCache | None:
+    """The KV cache of a family whose layers are known."""
+    from tiebeam.errors import UnreadableInput
+    from tiebeam.families.config_fields import Fields
+    from tiebeam.families.registry import families
+
+    kind = (config or {}).get("model_type")
+    family = families().get(kind) if isinstance(kind, str) else None
+    if config is None or family is None or family.spec is None:
+        return None
+    try:
+        spec = family.spec(Fields(config, family.defaults))
+    except UnreadableInput:
+        return None
+    return kv_cache(spec.kv_heads, spec.head_dim, [layer.window for layer in spec.layers])
 
 
 def _from_model(name: str) -> Plan:
@@ -161,10 +210,13 @@ def _from_model(name: str) -> Plan:
 
 
 def _from_checkpoint(source: str) -> Plan:
+    from tiebeam.checkpoint import open_checkpoint
+    from tiebeam.families.further_tables import FurtherTable
     from tiebeam.inspection import inspect
 
     with Progress() as progress, progress.waiting(f"reading {source}"):
-        report = inspect(os.path.expanduser(source))  # noqa: PTH111 - hf://org/name is not a Path
+        checkpoint = open_checkpoint(os.path.expanduser(source))  # noqa: PTH111 - hf://org/name is not a Path
+        report = inspect(checkpoint)
     embed, head = report.pair.embed, report.pair.head
     table = embed or head
     if table is None:
@@ -176,7 +228,10 @@ def _from_checkpoint(source: str) -> Plan:
     tied = {"shared": True, "untied": False}.get(report.tie)
     remark = f"Its state is {report.tie}: {report.tie.meaning}." if tied is None else ""
     budget = price(table.rows, table.dim, report.params.trunk)
-    return Plan(budget, f"{report.model} · {report.architecture or report.format}", tied, remark)
+    stored = [t for t in report.vocabulary_tensors if t.is_table and len(t.shape) == 2]
+    further = tuple(FurtherTable(t.kind, t.shape[0], t.shape[1]) for t in stored)
+    title = f"{report.model} · {report.architecture or report.format}"
+    return Plan(budget, title, tied, remark, further=further, cache=_cache(checkpoint.config))
 
 
 def _show(plan: Plan, console: Console) -> None:
@@ -210,6 +265,26 @@ def _show(plan: Plan, console: Console) -> None:
         ),
         style=render.FAINT,
     )
+
+
+def _logits(vocab: int, context: int | None) -> dict[str, int | None]:
+    total = None if context is None else logits_peak(context, vocab)
+    return {"bytes_per_token": logits_peak(1, vocab), "tokens": context, "bytes": total}
+
+
+def _serving(plan: Plan, context: int | None) -> Iterator[str]:
+    """Further vocabulary tables, KV cache and logits: one line each, only what is known."""
+    vocab = plan.budget.vocab
+    rows = [[t.kind, f"{t.rows:,} x {t.dim:,}", f"{human(t.params)} parameters, {human_bytes(2 * t.params)} in bf16"]
+            for t in plan.further]  # fmt: skip
+    if plan.cache is not None:
+        total = f"{human_bytes(plan.cache.nbytes(context))} at {context:,} tokens" if context else ""
+        rows.append(["KV cache", f"{human_bytes(plan.cache.bytes_per_token)} per token", total or "in bf16"])
+    if rows or context:
+        total = f"{human_bytes(logits_peak(context, vocab))} at {context:,} tokens" if context else "in fp32"
+        rows.append(["logits", f"{human_bytes(logits_peak(1, vocab))} per token", total])
+        yield ""
+        yield from (line.plain for line in render.columns(rows, "<<<", gap=3))
 
 
 def _show_volume(volume: CommunicationVolume, console: Console) -> None:

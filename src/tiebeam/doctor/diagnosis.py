@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.doctor.examined import ExaminedCheckpoint
@@ -16,6 +16,9 @@ from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
 from tiebeam.doctor.rules import RULES
 from tiebeam.inspection import Report, inspect
+
+if TYPE_CHECKING:
+    from tiebeam.inspection.row_health import RowHealth
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Diagnosis:
     report: Report
     findings: tuple[Finding, ...]
     loaders: tuple[Prediction, ...]
+    rows: RowHealth | None = None
+    """The unhealthy rows of both matrices, if they were read."""
 
     @property
     def worst(self) -> Severity | None:
@@ -45,28 +50,38 @@ class Diagnosis:
             **self.report.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
             "loaders": [prediction.to_dict() for prediction in self.loaders],
+            **({"rows": self.rows.to_dict()} if self.rows else {}),
         }
 
 
 def diagnose(
-    source: str | os.PathLike[str] | Checkpoint, *, embed: str | None = None, head: str | None = None
+    source: str | os.PathLike[str] | Checkpoint,
+    *,
+    embed: str | None = None,
+    head: str | None = None,
+    rows: bool = False,
 ) -> Diagnosis:
     """Everything the doctor reports about a checkpoint.
 
-    `embed` and `head` name the tensors where the architecture is unknown.
+    `embed` and `head` name the tensors where the architecture is unknown. `rows` also reads every row of both matrices.
 
         >>> import tiebeam
         >>> tiebeam.diagnose("merged").findings[0].code
         'TB101'
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head))
+    return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows=rows)
 
 
-def diagnosis_of(checkpoint: Checkpoint, report: Report) -> Diagnosis:
+def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool = False) -> Diagnosis:
     """The diagnosis of a checkpoint that has been inspected already."""
-    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report), Names.of(report.model))
-    return Diagnosis(report, findings, predictions(report, checkpoint.config))
+    health = None
+    if rows:
+        from tiebeam.inspection.row_health import row_health
+
+        health = row_health(checkpoint, report)
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health), Names.of(report.model))
+    return Diagnosis(report, findings, predictions(report, checkpoint.config), health)
 
 
 def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from tiebeam.inspection.row_health import RowHealth
+
 
 @dataclass(frozen=True)
 class ExaminedCheckpoint:
-    """A checkpoint and its report."""
+    """A checkpoint and its report. `rows` is the health of its rows, if they were read."""
 
     checkpoint: Checkpoint
     report: Report
+    rows: RowHealth | None = None
 
     @property
     def pair(self) -> Pair:

@@ -50,6 +50,20 @@ def write_llama(directory: Path, tensors: Tensors, metadata: dict[str, str] | No
     return directory
 
 
+def write_vocab(directory: Path, size: int, added: int = 0) -> Path:
+    """A word-level tokenizer.json of `size` tokens, and `added` tokens beyond them, in the model's directory."""
+    vocab = {f"w{i}": i for i in range(size)}
+    extra = [{"id": size + i, "content": f"<new{i}>", "special": True} for i in range(added)]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    document = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [{**e, **flags} for e in extra],
+        "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"},
+    }  # fmt: skip
+    (directory / "tokenizer.json").write_text(json.dumps(document))
+    return directory
+
+
 def write_adapter(directory: Path, tensors: Tensors, *, tied: bool, **config: Any) -> Path:
     """A PEFT adapter with `tensors`, in `directory`/adapter, on a llama in `directory`/base."""
     from safetensors.numpy import save_file

@@ -16,7 +16,7 @@ from tiebeam.families.tensor_names import plain, wrapper_before
 _WITH_HEAD = (
     r"For(?:CausalLM|ConditionalGeneration|MaskedLM|PreTraining|TextToText|SpeechToText|Vision2Seq|ImageTextToText"
     r"|BlockDiffusion|ProteinText2Text|SeqToSeqLM)|LMHead|DoubleHeads|MTModel$|EncoderDecoderModel$|ChatModel$"
-    r"|^SeamlessM4T"
+    r"|^SeamlessM4T|Omni(?:Moe)?Model$"
 )
 _WITHOUT_HEAD = (
     r"Classification|QuestionAnswering|MultipleChoice|NextSentencePrediction|Retrieval|Reward|ForScore|ForCTC"

@@ -1,7 +1,8 @@
 """A model -> the Report on its embedding and LM head: where they are, whether they are tied, what they cost.
 
 `inspect` reads headers only, and the numbers only where two matrices are stored. Parameters are counted by storage,
-never by name (parameters.py); the text of a report is in report.py; a torch module is read in module_tensors.py.
+never by name (parameters.py); the vocabulary's four numbers are in vocabulary.py, all tensors with the vocabulary as a
+dimension in vocabulary_tensors.py; the text of a report is in report.py; a torch module is read in module_tensors.py.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam import equality, families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
+from tiebeam.checkpoint.quantized.packed import PackedMatrix, packed_matrix
 from tiebeam.equality import Equality
 from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput
+from tiebeam.families.config_levels import flag_levels
+from tiebeam.inspection.draft_model import draft_kind, draft_vocab_size
 from tiebeam.inspection.parameters import count_parameters
 from tiebeam.inspection.report import Params, Report
+from tiebeam.inspection.vocabulary import Vocabulary, read_vocabulary
+from tiebeam.inspection.vocabulary_tensors import VocabularyTensor, vocabulary_tensors
 from tiebeam.pair import Matrix, Pair, Tie
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["JOINT_TABLE", "Params", "Report", "inspect", "is_joint"]
+__all__ = ["JOINT_TABLE", "Params", "Report", "Vocabulary", "VocabularyTensor", "inspect", "is_joint"]
 
 JOINT_TABLE = "tiebeam.table"
-_PADDING = 1024  # rows that a matrix may have beyond the declared vocabulary, for alignment
 
 
 def inspect(
@@ -64,40 +69,69 @@ def inspect(
     if found.candidates and declared.value is None and not (E and W):
         E = W = None  # several tensors could be the missing matrix, so its absence proves nothing
     notes = [*checkpoint.notes, *([found.why] if found.guessed and found.why else [])]
-    if not (embed or head or found.packed):
-        vocab = families.vocabulary(checkpoint.config, architecture)
-        notes += _check_vocabulary(checkpoint, vocab, [t for t in (E, W) if t])
     for name, other in ((found.embed, found.head), (found.head, found.embed)):
         alias = next((alias for alias, kept in checkpoint.aliases.items() if kept == name), None)
         if alias and other is None:
             notes.append(f"the file's metadata declares {alias} to be the same tensor as {name}")
+    draft, draft_head = draft_kind(checkpoint) if embed is None and head is None else "", W
+    if draft:
+        W = None  # a draft model has no LM head of its own: it borrows its target's, or scores a part of the tokens
     verdict = compare(E.name, W.name) if E and W else None
+    if verdict and not verdict.equal and declared.value and _keeps_a_different_head(checkpoint, architecture):
+        declared = families.Declared(False, f"{declared.by}; every loader keeps the stored head")
     pair = Pair(
-        embed=_matrix(E),
-        head=_matrix(W),
+        embed=_matrix(checkpoint, E),
+        head=_matrix(checkpoint, W),
         declared=declared.value,
         declared_by=declared.by,
         equal=verdict.equal if verdict else None,
         one_storage=bool(E and W and E.storage == W.storage and E.strides == W.strides),
-        encoder=found.has_head_by_design is False,
+        encoder=found.has_head_by_design is False or bool(draft),
     )
     if checkpoint.format == "dcp" and pair.tie is Tie.TWIN:
         notes.append(
             "DCP writes a matrix once for each of its names: a tied model looks like this until it is consolidated"
         )
+    rows = [matrix.rows if matrix else None for matrix in (pair.embed, _matrix(checkpoint, draft_head))]
+    if pair.tie in (Tie.SHARED, Tie.SWAPPED):
+        rows = [rows[0] or rows[1], rows[1] or rows[0]]
+    vocabulary, unread = read_vocabulary(checkpoint, *rows)
+    sizes = frozenset(n for n in (*rows, vocabulary.vocab_size, draft_vocab_size(checkpoint.config)) if n)
+    tables = vocabulary_tensors(
+        checkpoint, E.name if E else None, draft_head.name if draft_head else None, sizes, bool(draft)
+    )
     return Report(
         model=checkpoint.source,
         format=checkpoint.format,
         architecture=checkpoint.architecture,
         nbytes=checkpoint.nbytes,
         pair=pair,
-        params=count_parameters(checkpoint.tensors.values(), pair, found.packed),
+        params=count_parameters(checkpoint, pair, tables),
         how=verdict.how if verdict else "",
         difference=verdict.difference if verdict else None,
         guessed=found.guessed,
         packed=found.packed,
-        notes=tuple(notes),
+        notes=(*notes, *unread),
+        vocabulary=vocabulary,
+        vocabulary_tensors=tables,
+        draft=draft,
     )
+
+
+def _keeps_a_different_head(checkpoint: Checkpoint, architecture: families.Architecture | None) -> bool:
+    """Whether a stored head that differs is kept although transformers 5 counts the pair as tied.
+
+    The T5 family is always tied in transformers 5, which keeps a head that differs; other loaders follow the flag.
+    A multimodal model without any flag: transformers 5 takes the outer class's default, other loaders the text
+    config's. Neither drops the head (tests/peers: transformers 4.57.6 and 5.22.2).
+    """
+    if architecture is None or checkpoint.config is None:
+        return False
+    flags = flag_levels(checkpoint.config, architecture.legacy_flag)
+    if architecture.flag == "forced":
+        return flags.get(("tie_word_embeddings",)) is False
+    inner = families.lookup(architecture.text_type) if architecture.text else None
+    return not flags and inner is not None and inner.tie_default is False
 
 
 def _open(source: Any) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
@@ -117,13 +151,27 @@ def _open(source: Any) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
 
 
 def _compare_stored(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
+    packed = [packed_matrix(checkpoint, name) for name in (embed, head)]
     try:
-        return equality.compare(checkpoint, embed, head)
+        return _compare_packed(checkpoint, *packed) if any(packed) else equality.compare(checkpoint, embed, head)
     except NumbersNotRead as error:
         shapes = " and ".join(f"{name} {list(checkpoint.tensors[name].shape)}" for name in (embed, head))
         raise UnreadableInput(
             f"{checkpoint.source} names both {shapes}, but whether they are equal is not known: {error}"
         ) from None
+
+
+def _compare_packed(checkpoint: Checkpoint, E: PackedMatrix | None, W: PackedMatrix | None) -> Equality:
+    """Packed matrices are equal if all their parts are. Codes mean nothing without their scales."""
+    if E is None or W is None:
+        return Equality(False, f"only the {'head' if W else 'embedding'} is packed; the numbers were not compared")
+    if (E.method, E.bits, E.shape, len(E.parts)) != (W.method, W.bits, W.shape, len(W.parts)):
+        how = " and ".join(f"{m.method} {m.bits} bits {list(m.shape)}" for m in (E, W))
+        return Equality(False, f"packed differently: {how}")
+    parts = list(zip(E.parts, W.parts, strict=True))
+    unequal = [e for e, w in parts if not equality.same_bytes(checkpoint, e, w)]
+    how = f"{len(parts) - len(unequal)} of {len(parts)} packed parts are equal"
+    return Equality(not unequal, how if unequal else f"packed: all {len(parts)} parts were compared, byte by byte")
 
 
 def is_joint(checkpoint: Checkpoint) -> bool:
@@ -132,22 +180,12 @@ def is_joint(checkpoint: Checkpoint) -> bool:
     return isinstance(entry, dict) and "joint" in entry and JOINT_TABLE in checkpoint.tensors
 
 
-def _matrix(info: TensorInfo | None) -> Matrix | None:
-    return Matrix(info.name, info.shape, info.dtype, info.nbytes, info.file) if info else None
-
-
-def _check_vocabulary(checkpoint: Checkpoint, declared: int | None, stored: list[TensorInfo]) -> list[str]:
-    """The declared vocabulary size must be the number of rows, except for a few rows of padding."""
-    if declared is None or not stored:
-        return []
-    rows = [t.shape[0] for t in stored]
-    if declared in rows:
-        return []
-    nearest = min(rows, key=lambda n: abs(n - declared))
-    if declared < nearest <= declared + _PADDING:
-        padding = nearest - declared
-        return [f"the embedding has {nearest:,} rows for a vocabulary of {declared:,}: {padding:,} rows of padding"]
-    raise UnreadableInput(
-        f"{checkpoint.config_name} declares a vocabulary of {declared:,} but {stored[0].name} has {rows[0]:,} rows; "
-        'one of them belongs to another model (to inspect it anyway, pass embed="NAME" and head="NAME")'
-    )
+def _matrix(checkpoint: Checkpoint, info: TensorInfo | None) -> Matrix | None:
+    """The matrix with its logical shape, and the bytes of all its parts."""
+    if info is None:
+        return None
+    packed = packed_matrix(checkpoint, info.name)
+    if packed is None:
+        return Matrix(info.name, info.shape, info.dtype, info.nbytes, info.file)
+    nbytes = sum(checkpoint.tensors[part].nbytes for part in packed.parts)
+    return Matrix(info.name, packed.shape, info.dtype, nbytes, info.file)

@@ -1,7 +1,9 @@
 """Parameter counts from a table of tensors.
 
 `total` counts the parameters of the running model, `stored` those in the files. Both count each storage once, however
-many names it has. Buffers that old files store beside the weights (causal masks, rotary frequencies) are not counted.
+many names it has, and a packed matrix unpacked: its scales are not parameters. Buffers that old files store beside the
+weights (causal masks, rotary frequencies) are not counted. Tables that have the vocabulary as a dimension are not
+non-embedding parameters; a head bias is, because it is no matrix that could be tied.
 """
 
 from __future__ import annotations
@@ -10,30 +12,33 @@ import re
 from collections.abc import Iterable
 from math import prod
 
-from tiebeam.checkpoint import TensorInfo
+from tiebeam.checkpoint import Checkpoint, TensorInfo
+from tiebeam.checkpoint.quantized.packed import is_quantized, unpacked_size
 from tiebeam.inspection.report import Params, runs_tied
+from tiebeam.inspection.vocabulary_tensors import VocabularyTensor
 from tiebeam.pair import Pair, Tie
 
 _BUFFER = re.compile(
     r"(^|\.)(inv_freq|masked_bias|position_ids|token_type_ids|num_batches_tracked|running_(mean|var)"
-    r"|final_logits_bias|rope_freqs\.weight|rope_factors_(long|short)\.weight)$"
+    r"|final_logits_bias|d2t|t2d|rope_freqs\.weight|rope_factors_(long|short)\.weight)$"
 )
 _MASK = re.compile(r"(^|\.)(attn|attention|self_attention)\.bias$")
 
 
-def count_parameters(tensors: Iterable[TensorInfo], pair: Pair, packed: tuple[str, ...]) -> Params:
-    """All counts of a report. `packed` names the matrices whose stored shape is not [V, D]."""
-    stored = _unique(tensors)
+def count_parameters(checkpoint: Checkpoint, pair: Pair, tables: Iterable[VocabularyTensor]) -> Params:
+    """All counts of a report. `tables` are the tensors with the vocabulary as a dimension, the pair among them."""
+    stored = _unique(checkpoint)
     embed = prod(pair.embed.shape) if pair.embed else 0
     head = prod(pair.head.shape) if pair.head and not pair.one_storage else 0
-    trunk = stored - embed - head
-    if len(packed) == 1 and embed and head:  # a packed matrix has as many parameters as the plain one
-        embed = head = embed if "head" in packed else head
+    known = {checkpoint.tensors[m.name].storage for m in (pair.embed, pair.head) if m is not None}
+    further = {checkpoint.tensors[t.name].storage: t.params for t in tables if t.is_table}
+    more = sum(params for storage, params in further.items() if storage not in known)
+    trunk = stored - embed - head - more
     matrix = embed or head
-    untied_total = trunk + (embed or matrix) + (head or matrix)
-    tied_total = trunk + matrix
+    untied_total = trunk + more + (embed or matrix) + (head or matrix)
+    tied_total = trunk + more + matrix
     if pair.tie is Tie.NONE:
-        trunk, untied_total, tied_total = stored - embed, stored, stored
+        trunk, untied_total, tied_total = stored - embed - more, stored, stored
     return Params(
         total=tied_total if runs_tied(pair) else untied_total,
         stored=stored,
@@ -43,17 +48,19 @@ def count_parameters(tensors: Iterable[TensorInfo], pair: Pair, packed: tuple[st
         tied_total=tied_total,
         untied_total=untied_total,
         saved_by_tying=untied_total - tied_total,
+        further_vocabulary=more,
         head_share=(head or matrix) / untied_total if untied_total and pair.tie is not Tie.NONE else 0.0,
     )
 
 
-def _unique(tensors: Iterable[TensorInfo]) -> int:
+def _unique(checkpoint: Checkpoint) -> int:
     """Parameters counted by storage: a range with two names counts once, an overlapping view by what it adds."""
-    total = 0
+    total, quantized = 0, is_quantized(checkpoint)
     spans: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-    for t in tensors:
+    for t in checkpoint.tensors.values():
         if not _is_buffer(t):
-            spans.setdefault((t.file, t.packing), []).append((t.begin, t.end, t.size))
+            size = unpacked_size(checkpoint, t) if quantized else t.size
+            spans.setdefault((t.file, t.packing), []).append((t.begin, t.end, size))
     for ranges in spans.values():
         reached = -1
         for begin, end, size in sorted(set(ranges)):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tiebeam import _html, _text
 from tiebeam.budget import human, human_bytes, percent
+from tiebeam.inspection.vocabulary import Vocabulary
+from tiebeam.inspection.vocabulary_tensors import VocabularyTensor
 from tiebeam.pair import Matrix, Pair, Tie
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Parameter counts. `trunk` counts non-embedding parameters; `head_share` is one matrix over the untied total."""
+    """Parameter counts. `trunk` counts non-embedding parameters; `head_share` is one matrix over the untied total.
+    `further_vocabulary` counts the tables beside the pair that have the vocabulary as a dimension."""
 
     total: int
     stored: int
@@ -48,6 +51,7 @@ class Params:
     untied_total: int
     saved_by_tying: int
     head_share: float
+    further_vocabulary: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class Report:
     packed: tuple[str, ...] = ()
     """The matrices ("embed", "head") that are stored quantized and packed: their stored shape is not [V, D]."""
     notes: tuple[str, ...] = ()
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    vocabulary_tensors: tuple[VocabularyTensor, ...] = ()
+    """Every tensor that has the vocabulary as a dimension, the pair first."""
+    draft: str = ""
+    """The kind of a draft model (EAGLE, EAGLE-3); empty for others."""
 
     @property
     def tie(self) -> Tie:
@@ -92,6 +101,8 @@ class Report:
     def facts(self) -> str:
         """The three facts in one line: declared, stored, equal."""
         pair = self.pair
+        if self.draft:
+            return f"{self.draft} draft model: {self._draft_head}"
         if self.tie is Tie.NONE:
             return "encoder: it has no LM head by design" if pair.encoder else "no vocabulary pair found"
         declared = {None: "nothing declared", True: "declared tied", False: "declared untied"}[pair.declared]
@@ -104,6 +115,13 @@ class Report:
         equal = "" if pair.equal is None or pair.one_storage else " · equal" if pair.equal else " · different"
         return f"{declared}{by} · {stored}{equal}"
 
+    @property
+    def _draft_head(self) -> str:
+        rows, of = self.vocabulary.head_rows, self.vocabulary.vocab_size
+        if rows is None:
+            return "it uses the LM head of its target"
+        return f"its head scores {rows:,} of {of:,} tokens" if of else f"its head scores {rows:,} tokens"
+
     def lines(self, width: int = 100) -> Iterator[Text]:
         """The report as lines: the verdict first. The CLI prints them in colour, `str` takes their plain text."""
         yield _text.styled((f"● {self.tie}", _STYLES[self.tie]), "  ", (self.title, "bold"))
@@ -113,6 +131,12 @@ class Report:
         aligned = _text.columns([row for _, row in cells if len(row) > 1], "<><>", indent=0)
         for name, row in cells:
             yield _text.styled(label(name), next(aligned) if len(row) > 1 else row[0])
+        if cells:
+            yield _text.styled(label("ids and rows"), str(self.vocabulary))
+        for table in self.vocabulary_tensors:
+            if table.is_table:
+                shape = " x ".join(f"{n:,}" for n in table.shape)
+                yield _text.styled(label(table.kind), f"{table.name}  {shape}  {human_bytes(table.nbytes)}")
         for name, amount, remark in self._count_cells():
             line = _text.styled(label(name), f"{amount:>6}", f", {remark}" if remark else "")
             if name == "non-embedding":
@@ -131,6 +155,7 @@ class Report:
     def _repr_html_(self) -> str:
         rows = [("facts", self.facts)]
         rows += [(name, "  ".join(row)) for name, row in self._matrix_cells()]
+        rows += [("ids and rows", str(self.vocabulary))] if self._matrix_cells() else []
         rows += [(name, f"{amount}, {remark}" if remark else amount) for name, amount, remark in self._count_cells()]
         return _html.table([*rows, *(("note", note) for note in self._all_notes())], title=f"{self.tie}: {self.title}")
 
@@ -187,6 +212,9 @@ class Report:
             "guessed": self.guessed,
             "packed": list(self.packed),
             "notes": list(self.notes),
+            "vocabulary": self.vocabulary.to_dict(),
+            "vocabulary_tensors": [tensor.to_dict() for tensor in self.vocabulary_tensors],
+            "draft": self.draft or None,
         }
 
 

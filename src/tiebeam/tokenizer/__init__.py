@@ -12,9 +12,10 @@ from tiebeam._lazy import loader
 
 if TYPE_CHECKING:
     from tiebeam.tokenizer.gguf import rebuild
+    from tiebeam.tokenizer.id_range import TokenIds, token_ids
     from tiebeam.tokenizer.load import Tokenizer, open_tokenizer
 
-__all__ = ["Tokenizer", "open_tokenizer", "rebuild"]
+__all__ = ["TokenIds", "Tokenizer", "open_tokenizer", "rebuild", "token_ids"]
 
 __getattr__ = loader(
     __name__,
@@ -22,5 +23,7 @@ __getattr__ = loader(
         "Tokenizer": "tiebeam.tokenizer.load",
         "open_tokenizer": "tiebeam.tokenizer.load",
         "rebuild": "tiebeam.tokenizer.gguf",
+        "TokenIds": "tiebeam.tokenizer.id_range",
+        "token_ids": "tiebeam.tokenizer.id_range",
     },
 )

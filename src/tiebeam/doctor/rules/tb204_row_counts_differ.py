@@ -11,11 +11,22 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
-    if model.rows_differ:
+    if model.rows_differ and not _by_design(model):
         embed, head = model.pair.embed, model.pair.head
         assert embed
         assert head
         yield Evidence(f"{embed.name} has {embed.rows:,} rows, {head.name} has {head.rows:,}")
+
+
+def _by_design(model: ExaminedCheckpoint) -> bool:
+    """Mllama's embedding has 8 rows more than its head, for the image token."""
+    embed, head = model.pair.embed, model.pair.head
+    return (
+        str(model.report.architecture).startswith("mllama")
+        and embed is not None
+        and head is not None
+        and embed.rows == head.rows + 8
+    )
 
 
 def steps(at: Names) -> tuple[Step, ...]:

@@ -1,0 +1,1 @@
+"""Matrices that a quantiser stored in parts: what they are (packed.py)."""

@@ -1,0 +1,54 @@
+"""TB707: rows were never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiebeam.doctor.examined import ExaminedCheckpoint
+from tiebeam.doctor.examples import EMBED, matrix, write_llama, write_vocab
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+
+_UNTRAINED = ("zero", "identical", "untouched", "mean", "padding")
+
+
+def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
+    for part in model.rows.matrices if model.rows else ():
+        count, matter = part.count(*_UNTRAINED), part.count(*_UNTRAINED, producible=True)
+        if not count:
+            continue
+        kinds = ", ".join(f"{part.count(kind):,} {kind}" for kind in _UNTRAINED if part.count(kind))
+        known = model.report.vocabulary.tokens is not None
+        said = f"the tokenizer can produce {matter:,} of them" if known else "there is no tokenizer to ask"
+        severity = Severity.NOTE if known and not matter else None
+        yield Evidence(f"{part.name}: {count:,} of {part.rows:,} rows ({kinds}); {said}", severity)
+
+
+def steps(at: Names) -> tuple[Step, ...]:
+    return (
+        Step("Train these tokens, or do not use them: a prompt template with an untrained token gives noise"),
+        Step("List the rows with their tokens", f"tiebeam doctor {at.model} --rows"),
+    )
+
+
+def example(directory: Path) -> Path:
+    values = matrix(0)
+    values[-4:] = 0
+    write_llama(directory, {EMBED: values}, tie_word_embeddings=True)
+    return write_vocab(directory, len(values))
+
+
+RULE = Rule(
+    code="TB707",
+    severity=Severity.WARNING,
+    title="rows were never trained",
+    symptoms="Some tokens give noise, NaN gradients at the first fine-tuning step, or an unexpected continuation.",
+    cause="The tokenizer was trained on other text than the model, special tokens were reserved for later, or tokens "
+    "were added and never trained.",
+    detection="With `doctor --rows`: rows that are zero, identical to others, like a fresh normal draw of "
+    "initializer_range, at the mean row, or of the padding's norm. A note if the tokenizer cannot produce any of them.",
+    check=check,
+    steps=steps,
+    example=example,
+    seen_in=("unsloth#658", "unsloth#1258", "axolotl#1944", "LlamaFactory#10547"),
+)
