@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
@@ -59,12 +61,14 @@ def diagnose(
         'TB101'
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    refuse_lfs_pointers(checkpoint.files, tokenizer_files(checkpoint.files.names()))
     return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head))
 
 
 def diagnosis_of(checkpoint: Checkpoint, report: Report) -> Diagnosis:
     """The diagnosis of a checkpoint that has been inspected already."""
-    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report), Names.of(report.model))
+    names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report), names)
     return Diagnosis(report, findings, predictions(report, checkpoint.config))
 
 

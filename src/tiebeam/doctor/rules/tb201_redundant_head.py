@@ -14,7 +14,7 @@ from tiebeam.pair import Tie
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     if model.tie is Tie.TWIN and model.pair.declared is not False:
-        yield Evidence(repeated(model))
+        yield Evidence(repeated(model), keep=finer(model))
 
 
 def repeated(model: ExaminedCheckpoint) -> str:
@@ -25,12 +25,31 @@ def repeated(model: ExaminedCheckpoint) -> str:
     return f"{head.name} repeats {embed.name}: {head.nbytes:,} bytes ({model.report.how})"
 
 
+def finer(model: ExaminedCheckpoint) -> str:
+    """The matrix to keep if the two are equal only up to rounding: the one with more bytes. Else ""."""
+    if not model.equal_up_to_rounding:
+        return ""
+    embed, head = model.pair.embed, model.pair.head
+    assert embed
+    assert head
+    return "head" if head.nbytes > embed.nbytes else "embed"
+
+
+def drop_copy(at: Names, text: str) -> Step:
+    """The step that leaves one of two equal matrices."""
+    if at.keep:
+        which = {"embed": "the embedding", "head": "the head"}[at.keep]
+        why = f"the two are equal only up to rounding, so keep the finer one, {which}"
+        return Step(f"{text}; {why}", f"tiebeam tie {at.model} {at.out} --keep {at.keep} --yes")
+    return Step(f"{text}; no value changes", f"tiebeam tie {at.model} {at.out}")
+
+
 def fix(model: ExaminedCheckpoint) -> Repair | None:
-    return DROP_HEAD if model.pair.declared else None
+    return DROP_HEAD if model.pair.declared and not finer(model) else None
 
 
 def steps(at: Names) -> tuple[Step, ...]:
-    return (Step("Drop the copy; no value changes", f"tiebeam tie {at.model} {at.out}"),)
+    return (drop_copy(at, "Drop the copy"),)
 
 
 def example(directory: Path) -> Path:

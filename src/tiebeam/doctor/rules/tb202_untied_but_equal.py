@@ -8,19 +8,19 @@ from pathlib import Path
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
-from tiebeam.doctor.rules.tb201_redundant_head import repeated
+from tiebeam.doctor.rules.tb201_redundant_head import drop_copy, finer, repeated
 from tiebeam.pair import Tie
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     if model.tie is Tie.TWIN and model.pair.declared is False:
-        yield Evidence(repeated(model))
+        yield Evidence(repeated(model), keep=finer(model))
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("If you are about to train it untied, nothing needs a fix"),
-        Step("Otherwise tie it; this saves one matrix and changes no value", f"tiebeam tie {at.model} {at.out}"),
+        drop_copy(at, "Otherwise tie it, which saves one matrix"),
     )
 
 
