@@ -115,7 +115,12 @@ def _open_fileset(source: str, files: Files, names: list[str], fileset: FileSet)
     has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file has its config in its metadata
     config = read_json(files, "config.json") if has_config else None
     checkpoint = open_shards(source, fileset.format, files, fileset.shards, config)
-    return replace(checkpoint, stale=tuple(name for name in fileset.weight_map if name not in checkpoint.tensors))
+    stale = tuple(name for name in fileset.weight_map if name not in checkpoint.tensors)
+    copy = next((name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if name in names), None)
+    if copy and fileset.format == "safetensors" and not source.endswith(".safetensors"):
+        note = f"{copy} is a second copy; loaders read {fileset.index or fileset.shards[0]}"
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note))
+    return replace(checkpoint, stale=stale)
 
 
 def _open_distributed(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:

@@ -59,8 +59,8 @@ class Names:
             words += [*(["--revision", address.revision] if address.revision != "main" else []), "--local-dir", local]
             there = str(PurePath(local, address.path))
             names = cls.of(model, there) if base else cls.of(there)
-            out = shlex.quote(PurePath(shlex.split(names.out)[0]).name)
-            return replace(names, out=out, download=shlex.join(words))
+            beside = shlex.quote(PurePath(shlex.split(names.out)[0]).name)
+            return replace(names, out=beside, download=shlex.join(words))
         target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
         suffix = target.suffix if target.suffix in (".gguf", ".safetensors") else ""
         name = f"{target.name.removesuffix(suffix)}-{'untied' if base else 'fixed'}{suffix}"

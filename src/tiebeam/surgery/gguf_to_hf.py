@@ -183,8 +183,8 @@ def _require_sizes(checkpoint: Checkpoint) -> None:
         if not all(type(size) is int and size > 0 for size in sizes):
             what = "has no" if value is None else f"has {value!r} as"
             raise UnreadableInput(
-                f"{checkpoint.source} {what} {architecture}.{key}, which config.json needs; convert the original again, "
-                "or name a target that ends in .gguf"
+                f"{checkpoint.source} {what} {architecture}.{key}, which config.json needs; convert the original "
+                "again, or name a target that ends in .gguf"
             )
 
 

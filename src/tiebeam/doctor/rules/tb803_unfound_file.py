@@ -15,7 +15,9 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     names = model.unfound_files
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield Evidence(f"the weights are in {names[0]}{more}; there is no model.safetensors, pytorch_model.bin or index")
+        yield Evidence(
+            f"the weights are in {names[0]}{more}; there is no model.safetensors, pytorch_model.bin or index"
+        )
 
 
 def fix(model: ExaminedCheckpoint) -> Repair:

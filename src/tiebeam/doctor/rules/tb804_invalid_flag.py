@@ -36,7 +36,7 @@ RULE = Rule(
     title="the flag is neither true nor false",
     symptoms="transformers 5: StrictDataclassFieldValidationError, expected bool. transformers 4 loads null as false, "
     "with a random head if none is stored.",
-    cause="A tool or a person wrote null, a number or a string such as \"true\" as tie_word_embeddings.",
+    cause='A tool or a person wrote null, a number or a string such as "true" as tie_word_embeddings.',
     detection="The flag at a level of the config is not a boolean, and the config class of this type checks it.",
     check=check,
     fix=fix,

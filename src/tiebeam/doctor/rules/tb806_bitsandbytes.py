@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
-from tiebeam.doctor.examples import EMBED, matrix, write_llama
+from tiebeam.doctor.examples import EMBED, Tensors, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
@@ -29,15 +29,16 @@ def example(directory: Path) -> Path:
     import numpy as np
 
     layer = "model.layers.0.mlp.down_proj.weight"
-    packed = {
+    packed: Tensors = {
         layer: np.zeros((64, 1), np.uint8),
         f"{layer}.absmax": np.ones(2, np.float32),
         f"{layer}.quant_map": np.linspace(-1, 1, 16, dtype=np.float32),
         f"{layer}.quant_state.bitsandbytes__nf4": np.zeros(8, np.uint8),
     }
     quantization = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-    tensors = {EMBED: matrix(0), **packed}
-    return write_llama(directory, tensors, tie_word_embeddings=True, quantization_config=quantization)
+    return write_llama(
+        directory, {EMBED: matrix(0), **packed}, tie_word_embeddings=True, quantization_config=quantization
+    )
 
 
 RULE = Rule(
