@@ -133,6 +133,7 @@ def test_commands_for_a_model_on_the_hub_download_it_first(tmp_path: Path) -> No
     work.mkdir()
     with serve(tmp_path / "repos") as hub:
         env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), "NO_PROXY": "*"}
+        env["HF_HUB_OFFLINE"] = "0"  # other tests set it for their own processes
 
         def run(*words: str) -> subprocess.CompletedProcess[str]:
             program = {"tiebeam": [sys.executable, "-m", "tiebeam"], "hf": [str(Path(sys.executable).parent / "hf")]}
