@@ -1,6 +1,7 @@
 """`tiebeam doctor` for people, programs and CI."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -53,10 +54,17 @@ def test_the_verdict_is_on_the_first_line_and_the_fix_is_a_command_that_runs(run
     assert run("doctor", f"{torn}-fixed").exit_code == 0
 
 
+def in_colour(monkeypatch):
+    """Always the same colour system: rich keeps the codes of a style that it rendered once."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in (("FORCE_COLOR", "1"), ("COLORTERM", "truecolor"), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_healthy_verdict_is_neither_yellow_nor_red(run, tmp_path, monkeypatch, tied):
     """Untied but equal is a note, and a note does not make a model unhealthy."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    in_colour(monkeypatch)
     pair = {EMBED: table(0)} if tied else {EMBED: table(0), HEAD: table(0)}
     where = write_model(tmp_path / "m", pair, llama_config(tie_word_embeddings=tied))
     first = run("doctor", str(where)).stdout.splitlines()[0]
@@ -65,13 +73,41 @@ def test_a_healthy_verdict_is_neither_yellow_nor_red(run, tmp_path, monkeypatch,
     assert "\x1b[1;31m" not in first
 
 
-def test_an_adapter_without_a_base_asks_for_the_option(run, tmp_path):
+def test_an_adapter_without_a_base_shows_what_it_touches_and_names_the_option(run, tmp_path):
     from tiebeam.doctor.examples import head_lora, write_adapter
 
     adapter = write_adapter(tmp_path, head_lora(), tied=True, base_model_name_or_path=None)
     done = run("doctor", str(adapter))
-    assert done.exit_code == 2
-    assert "pass --base MODEL" in done.stderr
+    assert done.exit_code == 0
+    assert done.stdout.startswith("no verdict without the base")
+    assert "LoRA of rank 2 on lm_head" in done.stdout
+    assert "pass --base MODEL" in done.stdout
+
+
+def test_the_next_command_is_last_and_runs(run, torn, healthy):
+    lines = run("doctor", str(torn)).stdout.rstrip().splitlines()
+    assert lines[-1] == f"  next: tiebeam doctor {torn} --fix --out {torn}-fixed"
+    assert run(*lines[-1].split()[2:]).exit_code == 0
+    assert "next:" not in run("doctor", str(healthy)).stdout
+    planned = run("doctor", str(torn), "--fix").stdout.rstrip().splitlines()
+    assert planned[-1] == lines[-1]
+
+
+def test_a_report_with_one_finding_fits_half_a_screen(run, torn, healthy):
+    """25 lines of a screen of 50; a healthy one is shorter."""
+    assert len(run("doctor", str(torn)).stdout.splitlines()) <= 30
+    assert len(run("doctor", str(healthy)).stdout.splitlines()) <= 15
+
+
+def test_a_twin_that_is_declared_untied_is_neither_yellow_nor_red(run, tmp_path, monkeypatch):
+    """In `inspect` and in every line of the doctor: it is only a note."""
+    in_colour(monkeypatch)
+    pair = {EMBED: table(0), HEAD: table(0)}
+    where = write_model(tmp_path / "m", pair, llama_config(tie_word_embeddings=False))
+    for verb in ("inspect", "doctor"):
+        shown = run(verb, str(where)).stdout
+        assert re.search(r"\x1b\[(38;2;)?0;158;115m● twin", shown)
+        assert not re.search(r"\x1b\[(1;)?3[13]m", shown)
 
 
 def test_a_dry_run_shows_exactly_what_would_change_and_writes_nothing(run, torn):

@@ -8,7 +8,7 @@ import torch
 
 from helpers.tiny_models import build
 from tiebeam.doctor.adapters import diagnose_adapter, is_adapter
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import UnreadableInput
 
 
 @pytest.fixture
@@ -95,18 +95,35 @@ def test_tokens_trained_in_one_matrix_of_an_untied_base_are_found(adapter):
 def test_the_base_can_be_given(adapter, tmp_path):
     where = adapter(True, target_modules=["lm_head"])
     (tmp_path / "base").rename(tmp_path / "moved")
-    with pytest.raises(UnreadableInput, match="base=MODEL"):
-        diagnose_adapter(where)
     assert "TB401" in codes(diagnose_adapter(where, tmp_path / "moved"))
+    with pytest.raises(UnreadableInput, match="base=MODEL"):
+        diagnose_adapter(where, tmp_path / "base")
 
 
-def test_an_adapter_that_names_no_base_is_refused(adapter):
-    where = adapter(True, target_modules=["lm_head"])
+def test_a_named_base_that_is_gone_leaves_what_the_adapter_touches(adapter, tmp_path):
+    where = adapter(True, target_modules=["q_proj", "lm_head"])
+    (tmp_path / "base").rename(tmp_path / "moved")
+    diagnosis = diagnose_adapter(where)
+    assert diagnosis.base is None
+    assert codes(diagnosis) == []
+    assert sorted(diagnosis.touched.lora) == ["lm_head", "q_proj"]
+    assert "base=MODEL" in diagnosis.merge
+    assert diagnosis.to_dict()["base"] is None
+
+
+def test_an_adapter_that_names_no_base_shows_modules_copies_and_tokens(adapter):
+    tokens = {"embed_tokens": [1, 2]}
+    where = adapter(
+        False, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"], trainable_token_indices=tokens
+    )
     config = json.loads((where / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = None
     (where / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(BadRequest, match="base=MODEL"):
-        diagnose_adapter(where)
+    touched = diagnose_adapter(where).touched
+    assert sorted(touched.lora) == ["q_proj", "v_proj"]
+    assert touched.copies == ("lm_head",)
+    assert touched.tokens == ("embed_tokens",)
+    assert str(touched).startswith("LoRA of rank 2 on ")
 
 
 def test_an_adapter_is_distinguished_from_a_model(adapter, tmp_path):

@@ -23,9 +23,12 @@ from tiebeam.doctor.rule import Names
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 # A person has to decide or train again: there is no command to run on the example.
-NEEDS_A_DECISION = {"TB204", "TB205", "TB303", "TB404", "TB405", "TB511", "TB602", "TB701", "TB702", "TB705"}
-# The fix is a step for later (consolidate, save in another way, set a flag after loading), not a change of this model.
-STAYS = {"TB105", "TB207", "TB508", "TB704", "TB706", "TB707"}
+NEEDS_A_DECISION = {
+    "TB105", "TB204", "TB205", "TB303", "TB404", "TB405", "TB511", "TB602", "TB701", "TB702", "TB705", "TB805", "TB806",
+    "TB808",
+}  # fmt: skip
+# The fix is a step for later (save in another way, train again), not a change of this model.
+STAYS = {"TB508", "TB704", "TB706", "TB707"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,7 @@ def codes(findings: tuple[Finding, ...]) -> set[str]:
 
 
 def test_there_is_one_rule_per_published_code() -> None:
-    assert len(RULES) >= 35
+    assert len(RULES) >= 41  # 33 of version 0.1, and newer ones
     assert list(RULES) == sorted(RULES)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from helpers.lively_models import lively
 from helpers.tiny_ggufs import FAMILIES, options, write_gguf
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.surgery import tie, untie
@@ -147,3 +147,22 @@ def test_the_config_has_short_numbers_and_no_defaults(tmp_path):
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["tie_word_embeddings"] is False
     assert "partial_rotary_factor" not in config
+
+
+@pytest.mark.parametrize("missing", ["block_count", "embedding_length", "attention.head_count"])
+def test_a_gguf_without_a_size_is_refused_in_one_sentence(missing, tmp_path):
+    """The family's default would be another model's size."""
+    import gguf
+
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    for key, value in (("block_count", 1), ("embedding_length", 64), ("attention.head_count", 2)):
+        if key != missing:
+            writer.add_uint32(f"llama.{key}", value)
+    writer.add_tensor("token_embd.weight", np.ones((40, 64), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnreadableInput, match=f"has no llama.{missing}, which config.json needs"):
+        untie(tmp_path / "m.gguf", tmp_path / "u", **QUICK)
+    assert untie(tmp_path / "m.gguf", tmp_path / "u.gguf", **QUICK).after.tie is Tie.TWIN

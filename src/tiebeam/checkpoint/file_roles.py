@@ -7,6 +7,7 @@ studio all ask here.
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable
 
 SUFFIXES = {
     "safetensors": (".safetensors",),
@@ -16,6 +17,9 @@ SUFFIXES = {
 }
 """Formats that can be opened -> their suffixes, in the order in which a directory is searched."""
 WEIGHT_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+
+INDEXES = {"model.safetensors.index.json": "safetensors", "pytorch_model.bin.index.json": "pytorch"}
+"""The index of a sharded model -> the format of its shards."""
 
 _TRAINING_STATE = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler|resume\.)"
@@ -54,6 +58,15 @@ def is_never_weights(name: str) -> bool:
 def holds_weights(name: str) -> bool:
     """Whether a file, by its name, holds weights of a model in a format that can be opened."""
     return name.endswith(WEIGHT_SUFFIXES) and not is_never_weights(name)
+
+
+def found_by_loaders(stored: Iterable[str], names: Container[str]) -> bool:
+    """Whether transformers finds the weights in a directory: `stored` are its weight files, `names` all its files.
+
+    >>> found_by_loaders(["weights.safetensors"], ["config.json", "weights.safetensors"])
+    False
+    """
+    return bool({"model.safetensors", "pytorch_model.bin"} & set(stored)) or any(index in names for index in INDEXES)
 
 
 def is_weights_copy(name: str) -> bool:

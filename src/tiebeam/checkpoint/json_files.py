@@ -7,6 +7,7 @@ from codecs import BOM_UTF8
 from typing import Any
 
 from tiebeam.checkpoint.files import Files
+from tiebeam.checkpoint.not_a_model import is_lfs_pointer, lfs_sentence
 from tiebeam.errors import UnreadableInput
 
 LIMIT = 64 << 20  # the index of a model with half a million tensors
@@ -27,6 +28,8 @@ def read_json(files: Files, name: str, where: str = "") -> dict[str, Any]:
 
 def parse_json(raw: bytes, label: str) -> dict[str, Any]:
     """The JSON object in `raw`. Duplicate keys and unpaired surrogates are errors."""
+    if is_lfs_pointer(raw):
+        raise UnreadableInput(lfs_sentence(label))
     text = decode_json(raw, label)
     try:
         document = json.loads(text)

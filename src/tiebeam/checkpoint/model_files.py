@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tiebeam.checkpoint.distributed.detect import detect_files, detect_from_file, find_in_subfolder
-from tiebeam.checkpoint.file_roles import SUFFIXES, is_never_weights
+from tiebeam.checkpoint.file_roles import INDEXES, SUFFIXES, is_never_weights
 from tiebeam.checkpoint.files import Files, contained
 from tiebeam.checkpoint.json_files import read_json
+from tiebeam.checkpoint.not_a_model import what_file, what_instead
 from tiebeam.errors import UnreadableInput
 
-_INDEXES = {"model.safetensors.index.json": "safetensors", "pytorch_model.bin.index.json": "pytorch"}
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>\.[A-Za-z0-9]+)$")
 _MAX_SHARDS = 100_000
 
@@ -39,7 +39,7 @@ def find_model(source: str, files: Files, names: list[str]) -> FileSet:
     """The model among `names`, the files of the directory `source`."""
     if "model.safetensors" in names:
         return FileSet("safetensors", ["model.safetensors"])
-    for index, format in _INDEXES.items():
+    for index, format in INDEXES.items():
         if index in names and not (format == "pytorch" and "pytorch_model.bin" in names):
             return indexed(source, files, names, index)
     distributed = None if "pytorch_model.bin" in names else detect_files(names)
@@ -60,6 +60,9 @@ def find_model(source: str, files: Files, names: list[str]) -> FileSet:
 
 
 def _no_weights(source: str, names: list[str], folders: list[str]) -> str:
+    instead = what_instead(source, names, folders)
+    if instead:
+        return instead
     if folders and not any(name.endswith(".json") for name in names):
         return f"{source} holds no weights, only folders ({_some(folders)}); name one, as {source}/{folders[0]}"
     what = f"holds {_some(names)}" if names else "is empty"
@@ -127,7 +130,10 @@ def model_of_file(source: str, files: Files, names: list[str], name: str) -> Fil
 
 def _format_of(files: Files, name: str) -> str:
     """The format of a file, by its first bytes; its suffix decides only if they do not."""
-    size, magic = files.head(name, 16)
+    size, start = files.head(name, 64)
+    magic, instead = start[:16], what_file(name, size, start)
+    if instead:
+        raise UnreadableInput(instead)
     if magic.startswith(b"GGUF"):
         return "gguf"
     if magic.startswith(b"PK\x03\x04"):

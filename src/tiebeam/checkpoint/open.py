@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint.distributed import detect
-from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES
+from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
 from tiebeam.checkpoint.files import Files, LocalFiles
 from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
+from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, transformer_folder
 from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
@@ -78,6 +79,12 @@ def _open_local_file(source: str, path: Path) -> Checkpoint:
 def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
     """The model in a directory, or the one that its file `name` belongs to."""
     names, where = files.names(), str(files.root)
+    if not name and not any(map(holds_weights, names)):
+        folder = transformer_folder(files, names)
+        if folder is not None:
+            checkpoint = _open_local(str(Path(source) / folder), LocalFiles(files.root / folder))
+            note = f"{source} is a sentence-transformers tree; its model is in {folder}/"
+            return replace(checkpoint, notes=(*checkpoint.notes, note))
     fileset = model_of_file(where, files, names, name) if name else find_model(where, files, names)
     if fileset.format in detect.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
         parent = _parent_with_config(files)
@@ -108,11 +115,12 @@ def _open_fileset(source: str, files: Files, names: list[str], fileset: FileSet)
     has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file has its config in its metadata
     config = read_json(files, "config.json") if has_config else None
     checkpoint = open_shards(source, fileset.format, files, fileset.shards, config)
-    if fileset.index and fileset.weight_map != {name: info.file for name, info in checkpoint.tensors.items()}:
-        for name, shard in fileset.weight_map.items():
-            if name not in checkpoint.tensors or checkpoint.tensors[name].file != shard:
-                raise UnreadableInput(f"{source}/{fileset.index} puts {name!r} in {shard}, which does not hold it")
-    return checkpoint
+    stale = tuple(name for name in fileset.weight_map if name not in checkpoint.tensors)
+    copy = next((name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if name in names), None)
+    if copy and fileset.format == "safetensors" and not source.endswith(".safetensors"):
+        note = f"{copy} is a second copy; loaders read {fileset.index or fileset.shards[0]}"
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note))
+    return replace(checkpoint, stale=stale)
 
 
 def _open_distributed(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
@@ -131,6 +139,7 @@ def open_shards(
     source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None
 ) -> Checkpoint:
     """Read the header of every shard and join them into one table of tensors."""
+    refuse_lfs_pointers(files, shards)
     read_header = _header_reader(format)
     headers = [read_header(files, shard) for shard in shards]
     tensors: dict[str, TensorInfo] = {}

@@ -67,7 +67,7 @@ class Checkpoint:
     `config` is config.json, if there is one; GGUF files have none, their facts are in `metadata`. `architecture` is the
     model type as the model names itself. `aliases` maps a name that is not stored to the stored name that it stands
     for. `notes` are sentences for the user (a guess, an ignored file). `sharded` has the tensors of a distributed
-    checkpoint, by their `packing`.
+    checkpoint, by their `packing`. `stale` are names that the index lists and no file stores.
     """
 
     source: str
@@ -81,6 +81,7 @@ class Checkpoint:
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sharded: Mapping[str, ShardedTensor] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:

@@ -16,6 +16,7 @@ from tiebeam.cli.row_lines import row_lines
 from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
 from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
 from tiebeam.doctor.diagnosis import verdict
+from tiebeam.doctor.rule import Names
 from tiebeam.errors import BadRequest, TiebeamError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def command(
 ) -> None:  # fmt: skip
     """What is wrong with MODEL? Findings with evidence, cause and fix, and what each loader will do with it.
 
-    MODEL is a checkpoint or a PEFT adapter. The exit code is 1 if there is a finding of severity error.
+    MODEL is a checkpoint or a PEFT adapter. The exit code is 1 if there is a finding of severity error, and 3 if MODEL
+    cannot be read or is no model (a Git LFS pointer, an ONNX export, a tokenizer alone).
 
     \b
     tiebeam doctor ./merged
@@ -134,6 +136,9 @@ def _fix_lines(
         if finding.severity is not Severity.NOTE:
             yield ""
             yield from _finding_lines(finding, width)
+    if planned.plan and not outcome:
+        yield ""
+        yield f"  next: {Names.of(report.model).fix}"
 
 
 class _Unreadable:
@@ -231,7 +236,8 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
         yield f"  {result.reason}"
         yield ""
         return
-    phrase = (verdict(result.findings), _style(result.findings))
+    known = isinstance(result, Diagnosis) or result.base is not None
+    phrase = (verdict(result.findings) if known else "no verdict without the base", _style(result.findings))
     if isinstance(result, Diagnosis):
         yield render.styled(phrase, f" · {title(result.report)}")
         yield verdict_line(result.report)
@@ -239,8 +245,10 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
             yield f"  ids and rows {result.report.vocabulary}"
     else:
         yield render.styled(phrase, f" · {result.adapter} · adapter")
-        yield f"  base         {result.base.model}: {result.base.tie}"
-        yield f"  merge        {result.merge}"
+        yield from _labelled("touches", str(result.touched), width, indent=2)
+        if result.base:
+            yield f"  base         {result.base.model}: {result.base.tie}"
+        yield from _labelled("merge", to_options(result.merge, command), width, indent=2)
     for finding in result.findings:
         yield ""
         yield from _finding_lines(finding, width)
@@ -251,7 +259,17 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
         yield ""
         yield "  what each loader will do"
         yield from render.columns([[p.loader, p.outcome, p.reason] for p in result.loaders], "<<<", indent=4)
+    following = _next_command(result.findings)
+    if following:
+        yield ""
+        yield f"  next: {following}"
     yield ""
+
+
+def _next_command(findings: tuple[Finding, ...]) -> str | None:
+    """The first command of the worst finding that has one; a note needs none."""
+    commands = (s.command for f in findings if f.severity is not Severity.NOTE for s in f.steps if s.command)
+    return next(commands, None)
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
@@ -259,7 +277,8 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
     label = (f"{finding.code} {finding.severity}", _STYLES[finding.severity])
     yield render.styled("  ", label, f"  {finding.title}")
     yield from _labelled("evidence", finding.evidence, width)
-    yield from _labelled("cause", finding.cause, width)
+    if finding.severity is not Severity.NOTE:  # a note is short; --explain has the rest
+        yield from _labelled("cause", finding.cause, width)
     for i, step in enumerate(finding.steps):
         code = step.command or step.python
         yield from _labelled("" if i else "fix", f"{step.text}:" if code else f"{step.text}.", width)
@@ -267,9 +286,9 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
             yield f"{'':17}{code}"
 
 
-def _labelled(label: str, text: str, width: int) -> Iterator[str]:
+def _labelled(label: str, text: str, width: int, indent: int = 4) -> Iterator[str]:
     first, *rest = render.wrapped(text, width - 2, indent=15).splitlines()
-    yield f"    {label:<10} {first.strip()}"
+    yield f"{'':{indent}}{label:<{14 - indent}} {first.strip()}"
     yield from rest
 
 

@@ -1,7 +1,8 @@
 """Diagnose a PEFT adapter beside its base: what it does to the embedding and the head, and what a merge will do.
 
 Only adapter_config.json and the header of the adapter are read (values only if it holds a copy of both
-matrices). The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one.
+matrices). The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one. Without a
+base, what the adapter touches is still reported.
 """
 
 from __future__ import annotations
@@ -18,25 +19,57 @@ from tiebeam.checkpoint.open import open_shards
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
 from tiebeam.doctor.rule import Finding, Names
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import Report, inspect
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """What an adapter changes, by the last module names: LoRA factors, full copies (modules_to_save), single tokens."""
+
+    kind: str
+    rank: int | None
+    lora: tuple[str, ...]
+    copies: tuple[str, ...]
+    tokens: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rank = f" of rank {self.rank}" if self.rank else ""
+        parts = [
+            f"{self.kind}{rank} on {', '.join(self.lora)}" if self.lora else "",
+            f"full copies of {', '.join(self.copies)}" if self.copies else "",
+            f"single tokens of {', '.join(self.tokens)}" if self.tokens else "",
+        ]
+        return " · ".join(filter(None, parts)) or "no tensor of the model"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "rank": self.rank,
+            "lora": list(self.lora),
+            "modules_to_save": list(self.copies),
+            "trainable_tokens": list(self.tokens),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterDiagnosis:
-    """`merge` is one sentence: what merging this adapter into its base does to the pair."""
+    """`merge` is one sentence: what merging this adapter into its base does to the pair. `base` is None if the base is
+    not named or cannot be read; `merge` says so."""
 
     adapter: str
-    base: Report
+    base: Report | None
     merge: str
     findings: tuple[Finding, ...]
+    touched: Touched
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "adapter": self.adapter,
-            "base": self.base.to_dict(),
+            "base": self.base.to_dict() if self.base else None,
             "merge": self.merge,
             "findings": [finding.to_dict() for finding in self.findings],
+            "touched": self.touched.to_dict(),
         }
 
 
@@ -46,15 +79,30 @@ def is_adapter(path: str | os.PathLike[str]) -> bool:
 
 
 def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
-    """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given."""
+    """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given; a base that
+    is only named there and cannot be read is reported, and the findings are then empty."""
     files = LocalFiles(Path(path))
     config = read_json(files, "adapter_config.json", str(path))
     weights = _open_weights(str(path), files)
-    report = _open_base(str(path), config, base)
+    touched = _touched(weights, config)
+    named = base if base is not None else config.get("base_model_name_or_path")
+    if not named or not isinstance(named, str | os.PathLike):
+        unknown = "not known: the adapter does not name its base model; pass base=MODEL"
+        return AdapterDiagnosis(str(path), None, unknown, (), touched)
+    try:
+        checkpoint = open_checkpoint(named)
+        report = inspect(checkpoint)
+        if report.pair.embed is None and report.pair.head is None:
+            raise UnreadableInput(f"{named} has no embedding and no LM head")
+    except UnreadableInput as error:
+        if base is not None:
+            raise UnreadableInput(f"the base of {path} cannot be read ({error}); pass base=MODEL") from None
+        unknown = f"not known: the base {named} cannot be read ({error}); pass base=MODEL"
+        return AdapterDiagnosis(str(path), None, unknown, (), touched)
     embed, head = (_part(weights, config, module) for module in _module_names(report))
     examined = ExaminedAdapter(weights, config, report, embed, head)
-    findings = run_rules("adapter", examined, Names.of(str(path), base=report.model))
-    return AdapterDiagnosis(str(path), report, _merge(examined), findings)
+    names = Names.of(str(path), base=report.model, remote=not isinstance(checkpoint.files, LocalFiles))
+    return AdapterDiagnosis(str(path), report, _merge(examined), run_rules("adapter", examined, names), touched)
 
 
 def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
@@ -65,17 +113,25 @@ def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
     raise UnreadableInput(f"{source} has an adapter_config.json but no adapter_model.safetensors or .bin")
 
 
-def _open_base(source: str, config: dict[str, Any], base: str | os.PathLike[str] | None) -> Report:
-    name = base if base is not None else config.get("base_model_name_or_path")
-    if not name or not isinstance(name, str | os.PathLike):
-        raise BadRequest(f"{source} does not name its base model; pass base=MODEL")
-    try:
-        report = inspect(open_checkpoint(name))
-    except UnreadableInput as error:
-        raise UnreadableInput(f"the base of {source} cannot be read ({error}); pass base=MODEL") from None
-    if report.pair.embed is None and report.pair.head is None:
-        raise UnreadableInput(f"the base {name} has no embedding and no LM head; pass base=MODEL")
-    return report
+def _touched(weights: Checkpoint, config: dict[str, Any]) -> Touched:
+    """What the adapter changes, from its tensors: target_modules may be a pattern."""
+    lora: dict[str, None] = {}
+    copies: dict[str, None] = {}
+    tokens: dict[str, None] = {}
+    for name in weights.tensors:
+        parts = name.split(".")
+        factor = next((i for i, part in enumerate(parts) if part.startswith("lora_")), None)
+        if factor:
+            lora[parts[factor - 1]] = None
+        elif "trainable_tokens" in parts[-1] or "token_adapter" in parts:
+            tokens[parts[parts.index("token_adapter") - 1 if "token_adapter" in parts else -2]] = None
+        elif parts[-1] == "weight" and "base_layer" not in parts and len(parts) > 1:
+            copies[parts[-2]] = None
+    rank = config.get("r")
+    return Touched(
+        str(config.get("peft_type") or "adapter").replace("LORA", "LoRA"), rank if isinstance(rank, int) else None,
+        tuple(lora), tuple(copies), tuple(tokens),
+    )  # fmt: skip
 
 
 def _module_names(report: Report) -> tuple[str, str]:

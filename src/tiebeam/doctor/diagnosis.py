@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
@@ -70,6 +72,7 @@ def diagnose(
         'TB101'
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    refuse_lfs_pointers(checkpoint.files, tokenizer_files(checkpoint.files.names()))
     return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows=rows)
 
 
@@ -80,7 +83,8 @@ def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool = False) -> 
         from tiebeam.inspection.row_health import row_health
 
         health = row_health(checkpoint, report)
-    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health), Names.of(report.model))
+    names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health), names)
     return Diagnosis(report, findings, predictions(report, checkpoint.config), health)
 
 

@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam.checkpoint import Checkpoint
+from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, found_by_loaders
+from tiebeam.families import lookup
 from tiebeam.families.config_levels import FLAG, flag_levels
 from tiebeam.families.never_tied import why_never_tied
-from tiebeam.families.registry import lookup
+from tiebeam.families.tensor_names import plain, unwrapped, wrapper_before
 from tiebeam.inspection import Report
 from tiebeam.pair import Matrix, Pair, Tie
 
@@ -51,6 +53,69 @@ class ExaminedCheckpoint:
     def flags(self) -> dict[tuple[str, ...], Any]:
         """Every tie flag in the config, by its path."""
         return flag_levels(self.checkpoint.config)
+
+    @property
+    def is_for_transformers(self) -> bool:
+        """Whether transformers could be pointed at it: weights that are not GGUF, and a config with a model type."""
+        named = isinstance((self.checkpoint.config or {}).get("model_type"), str)
+        return named and self.checkpoint.format in ("safetensors", "pytorch", "npz")
+
+    @cached_property
+    def wrapped_names(self) -> dict[str, str]:
+        """stored name: the model's own name, for the names that a wrapper changed."""
+        return unwrapped(self.checkpoint.tensors) if self.is_for_transformers else {}
+
+    @cached_property
+    def foreign_name(self) -> str | None:
+        """The embedding or head, if it is stored under a name of another architecture and the other one is not."""
+        architecture = lookup(self.report.architecture)
+        if architecture is None or not self.is_for_transformers or not architecture.head:
+            return None
+        pair = ((self.pair.embed, architecture.embed), (self.pair.head, architecture.head))
+        own = [any(wrapper_before(plain(m.name), name) is not None for name in known) if m else None
+               for m, known in pair]  # fmt: skip
+        if sorted(map(str, own)) != ["False", "True"]:
+            return None
+        foreign = pair[own.index(False)][0]
+        return foreign.name if foreign else None
+
+    @property
+    def unfound_files(self) -> tuple[str, ...]:
+        """The weight files, if this is a directory in which transformers looks for other names."""
+        stored = sorted({info.file for info in self.checkpoint.tensors.values()})
+        named = self.checkpoint.source.endswith((*WEIGHT_SUFFIXES, ".index.json"))  # a person named one file
+        if not self.is_for_transformers or named or found_by_loaders(stored, self.checkpoint.files.names()):
+            return ()
+        return tuple(stored)
+
+    @cached_property
+    def invalid_flags(self) -> dict[tuple[str, ...], Any]:
+        """The flags in the config that transformers 5 refuses, because they are neither true nor false."""
+        top = lookup(self.report.architecture)
+        if top is None or not self.is_for_transformers:
+            return {}
+        found = {}
+        for path, value in self.flags.items():
+            level: Any = self.checkpoint.config
+            for key in path[:-1]:
+                level = level[key]
+            own = lookup(level.get("model_type")) if isinstance(level.get("model_type"), str) else None
+            allowed = (own or top).flag_type
+            if not (isinstance(value, bool) or allowed == "any" or (allowed == "nullable" and value is None)):
+                found[path] = value
+        return found
+
+    @cached_property
+    def quantizer(self) -> str:
+        """Who packed the weights, where only one family of loaders reads them: "mlx", "bitsandbytes", or "" ."""
+        config, names = self.checkpoint.config or {}, self.checkpoint.tensors
+        method = config.get("quantization_config")
+        if isinstance(method, dict) and method.get("quant_method") == "bitsandbytes":
+            return "bitsandbytes"
+        mlx = config.get("quantization")
+        if isinstance(mlx, dict) and "bits" in mlx and any(name.endswith(".scales") for name in names):
+            return "mlx"
+        return "bitsandbytes" if any(".quant_state.bitsandbytes__" in name for name in names) else ""
 
     @property
     def rows_differ(self) -> bool:

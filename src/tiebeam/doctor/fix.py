@@ -71,6 +71,42 @@ def _write_followers(source: Source) -> Edit:
     return write_followers(source)
 
 
+def _declare_boolean(source: Source) -> Edit:
+    """As stored; two equal matrices stay untied if the invalid value means false."""
+    says_false = any(value in (0, "false", "False") for value in source.tie_flags().values() if value is not None)
+    return _declare(source, not says_false) if source.report.pair.equal else _declare_as_stored(source)
+
+
+def _rename_files(source: Source) -> Edit:
+    """The names that every loader looks for: model.safetensors, or numbered shards with an index."""
+    from tiebeam.surgery.edits import Edit
+
+    old = [shard.name for shard in source.layout.shards]
+    many = f"model-{{:05d}}-of-{len(old):05d}.safetensors"
+    new = [many.format(i) if len(old) > 1 else "model.safetensors" for i in range(1, len(old) + 1)]
+    return Edit(files=dict(zip(old, new, strict=True)))
+
+
+def _rename_foreign(source: Source) -> Edit:
+    from tiebeam.surgery.edits import Edit
+
+    name = ExaminedCheckpoint(source.checkpoint, source.report).foreign_name
+    assert name is not None
+    return Edit(rename={name: source.tensor_name("head" if name == source.head else "embed")})
+
+
+def _drop_stale(source: Source) -> Edit:
+    from tiebeam.surgery.edits import Edit
+
+    return Edit(stale=frozenset(source.checkpoint.stale))
+
+
+def _nothing(source: Source) -> Edit:
+    from tiebeam.surgery.edits import Edit
+
+    return Edit()
+
+
 DECLARE_TIED = Repair("declare tied", lambda source: _declare(source, True))
 DECLARE_UNTIED = Repair("declare untied", lambda source: _declare(source, False))
 AGREE_AT_EVERY_LEVEL = Repair("agree at every level", _declare_as_stored)
@@ -79,6 +115,12 @@ DROP_HEAD = Repair("drop the head", _drop_head)
 RENAME_HEAD = Repair("rename the head", _rename_head)
 DROP_ALIASES = Repair("drop the alias notes", _drop_aliases)
 WRITE_FOLLOWERS = Repair("store what the flag no longer ties", _write_followers)
+WRITE_BOOLEAN = Repair("write a boolean flag", _declare_boolean)
+RENAME_FILES = Repair("rename the files", _rename_files)
+RENAME_FOREIGN = Repair("rename the foreign tensor", _rename_foreign)
+DROP_STALE = Repair("drop stale index entries", _drop_stale)
+STRIP_WRAPPERS = Repair("strip the wrapper prefix", _nothing)  # changes every name: made after all other edits
+CONSOLIDATE = Repair("consolidate", _nothing)  # reading and writing it is the change
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +152,7 @@ def plan_fix(source: str | os.PathLike[str]) -> FixPlan:
     opened = open_source(source, target=source if os.fspath(source).endswith(".gguf") else None)  # a GGUF stays one
     diagnosis = diagnosis_of(opened.checkpoint, opened.report)
     examined = ExaminedCheckpoint(opened.checkpoint, opened.report)
-    edit, fixed, notes = Edit(), set(), []
+    edit, fixed, notes, repairs = Edit(), set(), [], []
     for code in dict.fromkeys(finding.code for finding in diagnosis.findings):
         repair = RULES[code].fix(examined)
         try:
@@ -118,11 +160,17 @@ def plan_fix(source: str | os.PathLike[str]) -> FixPlan:
         except BadRequest as error:
             notes.append(f"{code} is not fixed: {error}")
             continue
-        if change:  # an empty change fixes nothing: the type ignores its flag
-            edit = edit | change
+        if repair and (
+            change or repair in (STRIP_WRAPPERS, CONSOLIDATE)
+        ):  # else nothing to fix: the type ignores its flag
+            edit = edit | (change or Edit())
             fixed.add(code)
+            repairs.append(repair)
+    if STRIP_WRAPPERS in repairs:
+        own = examined.wrapped_names
+        edit = edit.renaming(opened.stored_names, lambda name: own.get(name, name))
     left = tuple(finding for finding in diagnosis.findings if finding.code not in fixed)
-    if not edit:
+    if not edit and CONSOLIDATE not in repairs:
         return FixPlan(diagnosis, None, left, tuple(notes))
     notes += worse_off(diagnosis, opened, edit)
     # Not exact: where loaders disagreed, or started a head at random, there are no logits to keep.

@@ -2,7 +2,8 @@
 
 A rule is one file in doctor/rules/. It holds the text of a finding, the check that raises it, the fix, and a
 function that builds a tiny example which has the finding. A code keeps its meaning once it is published:
-TB1xx declaration · TB2xx storage · TB3xx values · TB4xx adapters · TB5xx models in memory · TB6xx quantization.
+TB1xx declaration · TB2xx storage · TB3xx values · TB4xx adapters · TB5xx models in memory · TB6xx quantization ·
+TB7xx vocabulary · TB8xx files that a loader would not find.
 """
 
 from __future__ import annotations
@@ -39,10 +40,27 @@ class Names:
     out: str = "DST"
     base: str = "BASE"
     rows: str = "ROWS"
+    keep: str = ""
+    """The matrix to keep, where the two are equal only up to rounding."""
+    download: str = ""
+    """The command that downloads the model (or the base) first."""
 
     @classmethod
-    def of(cls, model: str, base: str | None = None) -> Names:
-        """Names for the checkpoint (or adapter) at `model`, with an output beside it."""
+    def of(cls, model: str, base: str | None = None, remote: bool = False) -> Names:
+        """Names for the checkpoint (or adapter) at `model`, with an output beside it. `remote`: the model, or the base
+        if there is one, is on the Hub and is downloaded to a directory of its name first."""
+        if remote:
+            from tiebeam.checkpoint.hub.repository import parse_address
+
+            address = parse_address(base or model)
+            assert address is not None
+            local = PurePath(address.repository).name
+            words = ["hf", "download", address.repository, *([address.path] if address.path else [])]
+            words += [*(["--revision", address.revision] if address.revision != "main" else []), "--local-dir", local]
+            there = str(PurePath(local, address.path))
+            names = cls.of(model, there) if base else cls.of(there)
+            beside = shlex.quote(PurePath(shlex.split(names.out)[0]).name)
+            return replace(names, out=beside, download=shlex.join(words))
         target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
         suffix = target.suffix if target.suffix in (".gguf", ".safetensors") else ""
         name = f"{target.name.removesuffix(suffix)}-{'untied' if base else 'fixed'}{suffix}"
@@ -76,6 +94,8 @@ class Evidence:
     severity: Severity | None = None
     rows: int | None = None
     """The row count that the fix mentions."""
+    keep: str = ""
+    """The matrix that the fix keeps, where the two are equal only up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +157,7 @@ class Rule:
     def findings(self, examined: Any, names: Names) -> Iterable[Finding]:
         """Every finding of this rule on `examined`."""
         for evidence in self.check(examined):
-            at = names if evidence.rows is None else replace(names, rows=str(evidence.rows))
+            at = replace(names, rows=names.rows if evidence.rows is None else str(evidence.rows), keep=evidence.keep)
             repair = self.fix(examined)
             yield Finding(
                 code=self.code,
@@ -145,7 +165,7 @@ class Rule:
                 title=self.title,
                 evidence=evidence.text,
                 cause=self.cause,
-                steps=self.steps(at),
+                steps=_after_download(self.steps(at), names.download),
                 repair=repair.name if repair else None,
             )
 
@@ -168,3 +188,11 @@ class Rule:
         if self.seen_in:
             parts.append(f"## Seen in\n\n{', '.join(self.seen_in)}")
         return "\n\n".join(parts) + "\n"
+
+
+def _after_download(steps: tuple[Step, ...], download: str) -> tuple[Step, ...]:
+    """The steps, with the download before the first command."""
+    first = next((i for i, step in enumerate(steps) if step.command), None)
+    if not download or first is None:
+        return steps
+    return (*steps[:first], Step("Download it first", download), *steps[first:])

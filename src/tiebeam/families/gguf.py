@@ -96,6 +96,8 @@ def config_from_gguf(
         value = metadata.get(f"{architecture}.{stored}")
         if value is not None:
             config[key] = value
+    if "num_key_value_heads" in family.gguf.keys and "num_attention_heads" in config:
+        config.setdefault("num_key_value_heads", config["num_attention_heads"])  # as llama.cpp does
     table = shapes.get("token_embd.weight") or shapes.get("output.weight")
     if table is not None and len(table) == 2:
         config["vocab_size"] = table[0]

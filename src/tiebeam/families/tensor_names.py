@@ -18,6 +18,10 @@ WRAPPERS = frozenset(
 )
 """Levels that may precede a whole model."""
 
+_TRAINERS = WRAPPERS - {"model", "language_model", "llm", "lm"}
+"""Those that no model has as a level of its own."""
+_COMPILED = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
 _INSERTED = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|original_module"
     r"|modules_to_save\.[^.]+)\."
@@ -40,6 +44,30 @@ def plain(name: str) -> str:
     if "/" in name:
         name = name.replace("/", ".")
     return _RENAMED.sub(".weight", _INSERTED.sub("", name))
+
+
+def wrapper_prefix(names: Iterable[str]) -> str:
+    """The levels that a trainer or a wrapper put in front of every name; "" if there are none.
+
+    >>> wrapper_prefix(["module.model.norm.weight", "module.lm_head.weight"])
+    'module.'
+    """
+    stored, prefix = list(names), ""
+    while stored:
+        level = stored[0][len(prefix) :].partition(".")[0]
+        wraps = level in _TRAINERS or (level == "model" and prefix.endswith("base_model."))
+        if not wraps or not all(name.startswith(f"{prefix}{level}.") for name in stored):
+            break
+        prefix += f"{level}."
+    return prefix
+
+
+def unwrapped(names: Iterable[str]) -> dict[str, str]:
+    """stored name: the model's own name, for every name that a wrapper changed (`module.`, `layers.0._orig_mod.`)."""
+    stored = list(names)
+    prefix = wrapper_prefix(stored)
+    own = {name: _COMPILED.sub("", name.removeprefix(prefix)) for name in stored}
+    return {name: new for name, new in own.items() if new != name}
 
 
 def with_leaf(names: Iterable[str], leaves: Container[str]) -> list[tuple[str, str]]:

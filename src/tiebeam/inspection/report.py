@@ -124,7 +124,9 @@ class Report:
 
     def lines(self, width: int = 100) -> Iterator[Text]:
         """The report as lines: the verdict first. The CLI prints them in colour, `str` takes their plain text."""
-        yield _text.styled((f"● {self.tie}", _STYLES[self.tie]), "  ", (self.title, "bold"))
+        # Two equal matrices that are declared untied are healthy: the model was just untied.
+        style = _text.accent(False) if self.tie is Tie.TWIN and self.pair.declared is False else _STYLES[self.tie]
+        yield _text.styled((f"● {self.tie}", style), "  ", (self.title, "bold"))
         yield _text.styled("  ", self.facts)
         label = "  {:<13}  ".format
         cells = self._matrix_cells()

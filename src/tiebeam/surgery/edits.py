@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint.write.copy_bytes import Content
-from tiebeam.checkpoint.write.safetensors import Entry, arrange, insert, layout
+from tiebeam.checkpoint.write.safetensors import INDEX, Entry, arrange, insert, layout
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Edit:
     copy            new name: the stored tensor that it copies
     config          path of keys: new value
     drop_metadata   keys to remove from the metadata of the weight files
+    files           weight file: new name; the same name where only an index is missing
+    stale           names in the index that no file stores; the index is always written anew without them
     """
 
     drop: frozenset[str] = frozenset()
@@ -76,9 +78,12 @@ class Edit:
     add: tuple[Entry, ...] = ()
     config: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
     drop_metadata: frozenset[str] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
+    stale: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.drop or self.rename or self.copy or self.add or self.config or self.drop_metadata)
+        tensors = self.drop or self.rename or self.copy or self.add
+        return bool(tensors or self.config or self.drop_metadata or self.files or self.stale)
 
     def __or__(self, other: Edit) -> Edit:
         """Both edits; where they change the same tensor, they must agree."""
@@ -92,12 +97,24 @@ class Edit:
             self.add + other.add,
             {**self.config, **other.config},
             self.drop_metadata | other.drop_metadata,
+            {**self.files, **other.files},
+            self.stale | other.stale,
+        )
+
+    def renaming(self, stored: Iterable[str], clean: Callable[[str], str]) -> Edit:
+        """This edit, with every name of the result changed by `clean`; `stored` are the names before the edit."""
+        renamed = {name: clean(self.rename.get(name, name)) for name in stored if name not in self.drop}
+        return replace(
+            self,
+            rename={name: new for name, new in renamed.items() if new != name},
+            copy={clean(name): source for name, source in self.copy.items()},
+            add=tuple(replace(entry, name=clean(entry.name)) for entry in self.add),
         )
 
 
 def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
     """The shards after the edit. Shards that do not change are returned as they are."""
-    before = list(shards)
+    before = [replace(shard, name=edit.files.get(shard.name, shard.name)) for shard in shards]
     stored = {entry.name: entry for shard in before for entry in shard.entries}
     for name in (*edit.drop, *edit.rename, *edit.copy.values()):
         assert name in stored, name
@@ -153,7 +170,11 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
     file_of = {entry.name: shard.name for shard in before for entry in shard.entries}
     tensors = {entry.name: entry for shard in before for entry in shard.entries}
     changes += [Change(file_of[name], f"- {_tensor(tensors[name])}") for name in sorted(edit.drop)]
-    changes += [Change(file_of[old], f"{old} is renamed to {new}") for old, new in edit.rename.items()]
+    changes += _renames(edit.rename, file_of)
+    changes += [Change(old, f"is renamed to {new}") for old, new in edit.files.items() if old != new]
+    if edit.files and len(edit.files) > 1:
+        changes.append(Change(INDEX, "is written"))
+    changes += [Change(INDEX, f"- {name}, which no file stores") for name in sorted(edit.stale)]
     for shard in after:
         for entry in shard.entries:
             if entry.name in edit.copy:
@@ -161,6 +182,23 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
             elif any(entry is new for new in edit.add):
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
+    return changes
+
+
+def _renames(rename: Mapping[str, str], file_of: Mapping[str, str]) -> list[Change]:
+    """One line per renamed tensor, or per file if nearly all names lose the same prefix."""
+    changes: list[Change] = []
+    lost: dict[tuple[str, str], list[str]] = {}
+    for old, new in rename.items():
+        if old.endswith(new):
+            lost.setdefault((file_of[old], old.removesuffix(new)), []).append(old)
+        else:
+            changes.append(Change(file_of[old], f"{old} is renamed to {new}"))
+    for (file, prefix), names in lost.items():
+        if len(names) == 1:
+            changes.append(Change(file, f"{names[0]} is renamed to {rename[names[0]]}"))
+        else:
+            changes.append(Change(file, f"{prefix} is removed from the names of {len(names):,} tensors"))
     return changes
 
 

@@ -152,7 +152,8 @@ def _pair_names(plan: Plan, result: Checkpoint) -> dict[str, str]:
     if not (plan.report.guessed or source.named_by_user) and result.architecture:
         return {}
     names = {role: source.new_names.get(role, name) for role, name in (("embed", source.embed), ("head", source.head))}
-    return {role: name for role, name in names.items() if name is not None and name in result.tensors}
+    renamed = {role: plan.edit.rename.get(name, name) for role, name in names.items() if name is not None}
+    return {role: name for role, name in renamed.items() if name in result.tensors}
 
 
 def _write_shards(stage: Stage, shards: list[Shard], link: bool, durable: bool, progress: Progress) -> set[str]:

@@ -17,7 +17,7 @@ from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.checkpoint.write.safetensors import Entry
 from tiebeam.decode.numpy.runnable import model_config
-from tiebeam.errors import BadRequest, TiebeamError
+from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 from tiebeam.families.config_fields import Fields
 from tiebeam.families.family import Family, TensorNames
 from tiebeam.families.gguf import ROPE_TENSORS, gguf_family
@@ -155,6 +155,7 @@ def _family(checkpoint: Checkpoint) -> Family:
 
 
 def _config(checkpoint: Checkpoint, family: Family, dtype: str) -> dict[str, Any]:
+    _require_sizes(checkpoint)
     config = dict(model_config(checkpoint)[0])
     stored = checkpoint.tensors
     config = {key: _shortest(value) for key, value in config.items()}
@@ -171,6 +172,20 @@ def _config(checkpoint: Checkpoint, family: Family, dtype: str) -> dict[str, Any
         value = metadata.get(f"tokenizer.ggml.{'padding_token_id' if key == 'pad_token_id' else key}")
         config[key] = value if type(value) is int else None
     return {**config, "architectures": [family.architecture], "dtype": _TORCH[dtype]}
+
+
+def _require_sizes(checkpoint: Checkpoint) -> None:
+    """A size that the metadata lacks would be taken from the family's default, and the config would be wrong."""
+    architecture = checkpoint.metadata["general.architecture"]
+    for key in ("block_count", "embedding_length", "attention.head_count"):
+        value = checkpoint.metadata.get(f"{architecture}.{key}")
+        sizes = value if isinstance(value, list) and value else [value]  # some architectures have one per layer
+        if not all(type(size) is int and size > 0 for size in sizes):
+            what = "has no" if value is None else f"has {value!r} as"
+            raise UnreadableInput(
+                f"{checkpoint.source} {what} {architecture}.{key}, which config.json needs; convert the original "
+                "again, or name a target that ends in .gguf"
+            )
 
 
 def _shortest(value: Any) -> Any:

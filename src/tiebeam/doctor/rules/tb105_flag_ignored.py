@@ -22,8 +22,8 @@ def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("Loading needs no fix"),
         Step(
-            "Before you call tie_weights() or resize_token_embeddings() on the loaded model",
-            python="model.config.tie_word_embeddings = False",
+            "By hand, in code that resizes the vocabulary or calls tie_weights(): set model.config.tie_word_embeddings "
+            "to False first"
         ),
     )
 

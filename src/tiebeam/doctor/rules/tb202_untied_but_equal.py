@@ -20,7 +20,7 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("If you are about to train it untied, nothing needs a fix"),
-        Step("Otherwise tie it; this saves one matrix and changes no value", f"tiebeam tie {at.model} {at.out}"),
+        Step("Otherwise tie it, which saves one matrix; no value changes", f"tiebeam tie {at.model} {at.out}"),
     )
 
 

@@ -31,12 +31,9 @@ def _by_design(model: ExaminedCheckpoint) -> bool:
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
-        Step("Decide which vocabulary is right"),
-        Step("If the extra rows were never trained, cut them"),
-        Step(
-            "If they were trained, the other matrix needs them too: load the model with transformers, then",
-            python="model.resize_token_embeddings(len(tokenizer))",
-        ),
+        Step("Decide by hand which vocabulary is right: the one that the tokenizer has"),
+        Step("If the extra rows were never trained, cut them from the longer matrix"),
+        Step("If they were trained, add as many rows to the shorter matrix and train those"),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tiebeam.checkpoint.distributed.detect import FORMATS
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
+from tiebeam.doctor.fix import CONSOLIDATE, Repair
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
@@ -16,18 +17,17 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
         yield Evidence(model.checkpoint.notes[0])
 
 
+def fix(model: ExaminedCheckpoint) -> Repair:
+    return CONSOLIDATE
+
+
 def steps(at: Names) -> tuple[Step, ...]:
     return (
-        Step("`tiebeam tie`, `tiebeam untie` and `tiebeam doctor --fix` read it as it is and write the whole model"),
+        Step("Write the whole model as safetensors", at.fix),
         Step(
-            "Otherwise consolidate it with its own tool and run the doctor on the result. For PyTorch DCP (FSDP)",
-            f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {at.model} {at.out}.pt",
+            "Or use the tool of the trainer: torch's dcp_to_torch for PyTorch DCP, zero_to_fp32.py inside a DeepSpeed "
+            "checkpoint, accelerate merge-weights for FSDP; then run the doctor on the result"
         ),
-        Step(
-            "For DeepSpeed, with the script inside the checkpoint",
-            f"python {at.model}/zero_to_fp32.py {at.model} {at.out}",
-        ),
-        Step("For FSDP under accelerate", f"accelerate merge-weights {at.model} {at.out}"),
     )
 
 
@@ -53,6 +53,7 @@ RULE = Rule(
     "are about the parts put together.",
     detection="The directory is a PyTorch distributed checkpoint, a DeepSpeed checkpoint or a set of files per rank.",
     check=check,
+    fix=fix,
     steps=steps,
     example=example,
     seen_in=("DeepSpeed#1896", "DeepSpeed#3824"),

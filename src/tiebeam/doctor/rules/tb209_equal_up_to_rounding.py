@@ -13,14 +13,22 @@ from tiebeam.pair import Tie
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     if model.tie is Tie.TWIN and model.rounded and model.can_tie:
-        yield Evidence(model.comparison, None if model.pair.declared else Severity.NOTE)
+        severity = None if model.pair.declared else Severity.NOTE
+        yield Evidence(model.comparison, severity, keep=finer(model))
+
+
+def finer(model: ExaminedCheckpoint) -> str:
+    """The matrix with more bytes: it was rounded less."""
+    embed, head = model.pair.embed, model.pair.head
+    assert embed
+    assert head
+    return "head" if head.nbytes > embed.nbytes else "embed"
 
 
 def steps(at: Names) -> tuple[Step, ...]:
-    return (
-        Step("Keep the embedding's values for both", f"tiebeam tie {at.model} {at.out} --keep embed --yes"),
-        Step("Or keep the head's", f"tiebeam tie {at.model} {at.out} --keep head --yes"),
-    )
+    which = "the head" if at.keep == "head" else "the embedding"
+    command = f"tiebeam tie {at.model} {at.out} --keep {at.keep or 'embed'} --yes"
+    return (Step(f"Keep the finer of the two, {which}, for both", command),)
 
 
 def example(directory: Path) -> Path:
