@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from tiebeam.doctor.loaders.loader import Loader, Prediction
+from tiebeam.doctor.loaders.loader import NOT_KNOWN, NOT_SUPPORTED, Loader, Prediction
 from tiebeam.inspection import Report
 
-__all__ = ["LOADERS", "Loader", "Prediction", "predictions"]
+__all__ = ["LOADERS", "UNPREDICTED", "Loader", "Prediction", "predictions"]
+
+UNPREDICTED = (NOT_KNOWN, NOT_SUPPORTED)
+"""Outcomes that say nothing about the pair."""
 
 
 def _discover() -> tuple[Loader, ...]:

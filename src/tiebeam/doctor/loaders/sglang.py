@@ -19,8 +19,9 @@ def predict(report: Report, config: Config) -> Outcome:
         return NOT_KNOWN, "SGLang does not check for missing weights in every version"
     if not tied:
         return ("refuses", "the head's rows do not fit") if stored == "rows" else ("keeps both", "as stored")
-    reason = "a tied model skips lm_head.*"
-    return ("ties" if stored in ("one", "equal") else "drops the stored head"), reason
+    if stored == "one":
+        return "ties", "the head is the embedding"
+    return ("ties" if stored == "equal" else "drops the stored head"), "lm_head.* is skipped when the flag is true"
 
 
 LOADERS = (

@@ -13,8 +13,10 @@ def predict(report: Report, config: Config) -> Outcome:
     stored = stored_state(report)
     if report.architecture not in READ or report.pair.declared is None:
         return NOT_KNOWN, f"its code for {report.architecture or 'this type'} was not read"
-    if report.pair.declared and stored in ("one", "equal", "differ"):
-        return ("drops the stored head" if stored == "differ" else "ties"), "lm_head is skipped when the flag is true"
+    if report.pair.declared and stored == "one":
+        return "ties", "the head is the embedding"
+    if report.pair.declared and stored in ("equal", "differ"):
+        return ("ties" if stored == "equal" else "drops the stored head"), "lm_head.* is skipped when the flag is true"
     if not report.pair.declared and stored in ("equal", "differ"):
         return "keeps both", "as stored"
     return NOT_KNOWN, "what it does with a missing or misfitting matrix was not read"

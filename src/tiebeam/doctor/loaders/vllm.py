@@ -82,7 +82,7 @@ LOADERS = (
     ),
     Loader(
         rank=4,
-        name="vLLM, older",
+        name="older vLLM",
         version="before 2026-08-20",
         date="2026-11-16",
         observed=False,
