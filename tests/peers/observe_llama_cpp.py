@@ -54,12 +54,21 @@ def converter_class(where):
     return get_model_class(get_model_architecture(hparams, ModelType.TEXT))
 
 
-def convert(where, target):
+def convert(where, target, extra=False):
+    """Convert; with `extra`, the file also gets an output.weight that the converter would not write."""
     import gguf
+    import numpy as np
     import torch
 
     cls = converter_class(where)
-    patched = type(cls.__name__, (cls,), {"set_vocab": write_tokens, "model_arch": cls.model_arch})
+
+    def prepare_tensors(self):
+        cls.prepare_tensors(self)
+        if extra:
+            self.gguf_writer.add_tensor("output.weight", np.zeros((96, 32), np.float32))
+
+    methods = {"set_vocab": write_tokens, "prepare_tensors": prepare_tensors, "model_arch": cls.model_arch}
+    patched = type(cls.__name__, (cls,), methods)
     tokenizer = Path(where) / "tokenizer.json"  # Gemma 3 counts the tokens there
     tokenizer.write_text(json.dumps({"model": {"vocab": {str(i): i for i in range(96)}}, "added_tokens": []}))
     with torch.inference_mode():
@@ -99,7 +108,7 @@ def observe(where, stored):
     target = Path(where) / "converted.gguf"
     try:
         try:
-            convert(where, target)
+            convert(where, target, extra=stored == "extra")
         finally:
             (Path(where) / "tokenizer.json").unlink(missing_ok=True)
     except BaseException as error:  # the converter also exits

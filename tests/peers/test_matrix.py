@@ -1,11 +1,13 @@
 """The predictions against the real loaders: a fixed sample in every run, the whole matrix with --full-matrix."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from peers import matrix
 from peers.loaders_page import PAGE, page
+from tiebeam.doctor.loaders import llama_cpp
 
 # Every kind of behaviour that the four loaders have, in types that people use.
 SAMPLE = (
@@ -41,6 +43,19 @@ def test_transformers_5_does_what_is_predicted(sample, tmp_path):
 def test_a_peer_does_what_is_predicted(peer, sample, tmp_path):
     agreement = check_sample(peer, sample, tmp_path / "observed.jsonl")
     assert len(agreement.types | agreement.unsupported) >= 12
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("peer", ["llama_cpp"], indirect=True)
+def test_the_runtime_refuses_an_output_weight_that_its_architecture_does_not_use(peer, sample, tmp_path):
+    wanted = ("/llama/one-true-same", "/gemma2/one-true-same")
+    cases = [(path, "extra", task) for path, _, task in sample if path.endswith(wanted)]
+    peer.observe_all(cases, tmp_path / "observed.jsonl")
+    found = [json.loads(line)[1] for line in (tmp_path / "observed.jsonl").read_text().splitlines()[1:]]
+    assert {entry["arch"] for entry in found} == {"llama", "gemma2"}
+    for entry in found:
+        kind = llama_cpp.SURVEY.kind(entry["arch"])
+        assert (entry["runtime"] == "refuses") == (llama_cpp.outcome(kind, "differ")[0] == "refuses")
 
 
 @pytest.mark.peer
