@@ -1,6 +1,7 @@
 """Adapters that the real PEFT wrote, on tied and untied bases."""
 
 import json
+from typing import Any
 
 import peft
 import pytest
@@ -116,7 +117,7 @@ def test_an_adapter_is_distinguished_from_a_model(adapter, tmp_path):
 
 
 # What the real PEFT does with each kind of adapter on a tied base. `exact`: the merged model computes what was trained.
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "LoRA on the head": {"target_modules": ["q_proj", "lm_head"]},
     "LoRA on the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
     "LoRA on both": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},

@@ -139,4 +139,5 @@ def test_a_gguf_without_output_weight_loads_where_the_architecture_allows(archit
     from tiebeam.doctor.loaders import llama_cpp
 
     kind = llama_cpp.SURVEY.kind(architecture)
+    assert kind is not None
     assert llama_cpp.outcome(kind, stored)[0] == outcome

@@ -55,6 +55,7 @@ def test_the_runtime_refuses_an_output_weight_that_its_architecture_does_not_use
     assert {entry["arch"] for entry in found} == {"llama", "gemma2"}
     for entry in found:
         kind = llama_cpp.SURVEY.kind(entry["arch"])
+        assert kind is not None
         assert (entry["runtime"] == "refuses") == (llama_cpp.outcome(kind, "differ")[0] == "refuses")
 
 
