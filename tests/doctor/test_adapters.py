@@ -1,6 +1,7 @@
 """Adapters that the real PEFT wrote, on tied and untied bases."""
 
 import json
+from typing import Any
 
 import peft
 import pytest
@@ -130,3 +131,103 @@ def test_an_adapter_is_distinguished_from_a_model(adapter, tmp_path):
     where = adapter(True, target_modules=["q_proj"])
     assert is_adapter(where)
     assert not is_adapter(tmp_path / "base")
+
+
+# What the real PEFT does with each kind of adapter on a tied base. `exact`: the merged model computes what was trained.
+KINDS: dict[str, dict[str, Any]] = {
+    "LoRA on the head": {"target_modules": ["q_proj", "lm_head"]},
+    "LoRA on the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+    "LoRA on both": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "a copy of the head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "a copy of the embedding": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    "a copy of both": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    "single tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [90, 91]}},
+}
+TOKENS = torch.arange(1, 20)[None]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """An adapter whose every parameter was moved, beside its tied base: (directory, base directory)."""
+
+    def make(**lora):
+        base = build("llama", tie_word_embeddings=True)
+        base.save_pretrained(tmp_path / "base")
+        base.name_or_path = str(tmp_path / "base")
+        config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", base_model_name_or_path=str(tmp_path / "base"), **lora)
+        model = peft.get_peft_model(base, config)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter) * 0.05)
+        model.save_pretrained(tmp_path / "adapter")
+        return tmp_path / "adapter", tmp_path / "base"
+
+    return make
+
+
+def load(adapter, base):
+    from transformers import AutoModelForCausalLM
+
+    return peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(TOKENS).logits
+
+
+@pytest.mark.parametrize("ensure", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merge_by_peft_does_what_is_predicted(trained, tmp_path, kind, ensure):
+    from transformers import AutoModelForCausalLM
+
+    adapter, base = trained(**KINDS[kind], **({"ensure_weight_tying": True} if ensure else {}))
+    predicted = next(p for p in diagnose_adapter(adapter).loaders if p.loader == "PEFT merge")
+    model = load(adapter, base)
+    before = logits(model)
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    off = float((logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()) - before).abs().max())
+    assert ("exact" if off < 1e-4 else "changes the model") == predicted.outcome
+    flag = json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"]
+    assert flag == ("two matrices" not in predicted.reason)
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_ensure_weight_tying_with_lora_merges_the_change_twice(trained, target):
+    """So no fix of TB401 leads there, and TB401 is raised for it."""
+    adapter, base = trained(target_modules=[target], ensure_weight_tying=True)
+    model = load(adapter, base)
+    layer = model.base_model.model.get_input_embeddings()
+    before, delta = layer.weight.detach().clone(), layer.get_delta_weight("default").detach()
+    after = model.merge_and_unload().get_input_embeddings().weight
+    assert torch.allclose(after, before + 2 * delta, atol=1e-6)
+    diagnosis = diagnose_adapter(adapter)
+    assert "TB401" in codes(diagnosis)
+    finding = next(f for f in diagnosis.findings if f.code == "TB401")
+    assert not any("LoraConfig" in step.text for step in finding.steps)
+
+
+@pytest.mark.parametrize("ensure", [False, True])
+@pytest.mark.parametrize("kind", ["LoRA on the head", "LoRA on the embedding", "LoRA on both"])
+def test_the_fix_of_tb401_merges_what_was_trained(trained, tmp_path, kind, ensure):
+    import tiebeam
+
+    adapter, base = trained(**KINDS[kind], **({"ensure_weight_tying": True} if ensure else {}))
+    before = logits(load(adapter, base))
+    tiebeam.untie(base, tmp_path / "untied")
+
+    def check(outcome):
+        predicted = next(p for p in diagnose_adapter(adapter, tmp_path / "untied").loaders if p.loader == "PEFT merge")
+        merged = load(adapter, tmp_path / "untied").merge_and_unload()
+        assert predicted.outcome == outcome
+        assert torch.allclose(logits(merged), before, atol=1e-4) == (outcome == "exact")
+
+    if ensure:  # the second step of the fix
+        check("changes the model")
+        path = adapter / "adapter_config.json"
+        config = json.loads(path.read_text())
+        config |= {"ensure_weight_tying": False, "target_modules": ["q_proj", "embed_tokens", "lm_head"]}
+        path.write_text(json.dumps(config))
+    check("exact")

@@ -91,9 +91,10 @@ def test_an_absent_flag_is_read_differently_by_mlx_lm(tmp_path):
 @pytest.mark.parametrize("loader", LOADERS, ids=lambda loader: loader.name)
 def test_a_loader_predicts_every_state_and_names_its_source(tmp_path, loader):
     known = {"ties", "keeps both", "drops the stored head", "refuses", "random head", "random embedding", "random pair"}
+    known |= {"not known", "not supported"}
     for stored, tied in itertools.product(STORED, [True, False]):
         write_state(tmp_path, stored, tied)
-        prediction = loader.prediction(inspect(tmp_path), {"tie_word_embeddings": tied})
+        prediction = loader.prediction(inspect(tmp_path), json.loads((tmp_path / "config.json").read_text()))
         assert prediction.outcome in known
         assert prediction.reason
     assert ("run in the tests" in loader.source) == loader.observed
@@ -101,4 +102,42 @@ def test_a_loader_predicts_every_state_and_names_its_source(tmp_path, loader):
 
 
 def test_only_loaders_that_the_tests_run_are_marked_observed():
-    assert {loader.name for loader in LOADERS if loader.observed} == {"transformers 5", "safetensors load_model"}
+    from peers.matrix import PEERS
+
+    run = {peer.loader for peer in PEERS.values()} | {"llama.cpp"}  # the runtime is run on what the converter writes
+    assert {loader.name for loader in LOADERS if loader.observed} == run
+
+
+def test_a_kind_that_was_only_read_in_source_is_not_called_observed(tmp_path):
+    """mlx-lm's exaone was not run; its llama was."""
+    write_state(tmp_path, "one", True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    mlx = next(loader for loader in LOADERS if loader.name == "mlx-lm")
+    assert mlx.prediction(inspect(tmp_path), config).observed
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "exaone"}))
+    prediction = mlx.prediction(inspect(tmp_path), config | {"model_type": "exaone"})
+    assert prediction.outcome in ("ties", "refuses")
+    assert not prediction.observed
+    assert "from its source" in prediction.source
+
+
+def test_a_type_that_a_loader_does_not_know_gets_no_promise(tmp_path):
+    write_state(tmp_path, "one", True)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "opt"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert predicted("mlx-lm", tmp_path) in ("not supported", "refuses")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "new_model"}))
+    outcomes = {p.loader: p.outcome for p in predictions(inspect(tmp_path), config | {"model_type": "new_model"})}
+    assert set(outcomes.values()) == {"not known"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "stored", "outcome"),
+    [("llama", "one", "ties"), ("llama", "differ", "keeps both"), ("olmo2", "one", "refuses")],
+)
+def test_a_gguf_without_output_weight_loads_where_the_architecture_allows(architecture, stored, outcome):
+    from tiebeam.doctor.loaders import llama_cpp
+
+    kind = llama_cpp.SURVEY.kind(architecture)
+    assert kind is not None
+    assert llama_cpp.outcome(kind, stored)[0] == outcome

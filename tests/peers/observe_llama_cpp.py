@@ -1,9 +1,9 @@
-"""What llama.cpp does with each checkpoint: its converter, then its runtime. One JSON line per directory named on stdin.
+"""What llama.cpp does with each checkpoint: its converter, then its runtime. One JSON line per directory.
 
-Runs alone in an environment that has torch, transformers and xllamacpp (bindings that carry the runtime), with the source
-tree of the same llama.cpp in LLAMA_CPP: it imports nothing of the project. The converter is the real one; only the
-tokenizer step is replaced, since a tiny model has no tokenizer of its own. The runtime loads the file in a child process,
-because a failed load may abort.
+Runs alone in an environment that has torch, transformers and xllamacpp (bindings that carry the runtime), with the
+source tree of the same llama.cpp in LLAMA_CPP: it imports nothing of the project. The converter is the real one; only
+the tokenizer step is replaced, since a tiny model has no tokenizer of its own. The runtime loads the file in a child
+process, because a failed load may abort.
 """
 
 import json
@@ -47,17 +47,51 @@ def write_tokens(model):
     writer.add_token_merges(["a b"])
 
 
-def convert(where, target):
-    import gguf
-    import torch
+def converter_class(where):
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
     hparams = ModelBase.load_hparams(Path(where), False)
-    architecture = get_model_architecture(hparams, ModelType.TEXT)
-    cls = get_model_class(architecture)
-    patched = type(cls.__name__, (cls,), {"set_vocab": write_tokens, "model_arch": cls.model_arch})
+    return get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+
+
+def convert(where, target, extra=False):
+    """Convert; with `extra`, the file also gets an output.weight that the converter would not write."""
+    import gguf
+    import numpy as np
+    import torch
+
+    cls = converter_class(where)
+
+    def prepare_tensors(self):
+        cls.prepare_tensors(self)
+        if extra:
+            self.gguf_writer.add_tensor("output.weight", np.zeros((96, 32), np.float32))
+
+    methods = {"set_vocab": write_tokens, "prepare_tensors": prepare_tensors, "model_arch": cls.model_arch}
+    patched = type(cls.__name__, (cls,), methods)
+    tokenizer = Path(where) / "tokenizer.json"  # Gemma 3 counts the tokens there
+    tokenizer.write_text(json.dumps({"model": {"vocab": {str(i): i for i in range(96)}}, "added_tokens": []}))
     with torch.inference_mode():
         patched(Path(where), gguf.LlamaFileType.ALL_F32, target).write()
+
+
+def describe(where):
+    """What the converter's source says of this type: its GGUF architecture, whether that has an output.weight, and
+    whether the class treats the head in any way of its own."""
+    import inspect
+
+    import gguf
+
+    try:
+        cls = converter_class(where)
+    except BaseException:
+        return {}
+    own = [c for c in cls.__mro__ if c.__name__ not in ("ModelBase", "TextModel", "MmprojModel", "object", "ABC")]
+    return {
+        "arch": gguf.MODEL_ARCH_NAMES[cls.model_arch],
+        "maps_output": gguf.MODEL_TENSOR.OUTPUT in gguf.MODEL_TENSORS[cls.model_arch],
+        "touches_head": any("lm_head" in inspect.getsource(c) for c in own),
+    }
 
 
 def tensors_of(path):
@@ -70,10 +104,13 @@ def observe(where, stored):
     import numpy as np
     from safetensors.numpy import load_file
 
-    expected = load_file(os.path.join(where, "expected.st"))
+    expected = load_file(Path(where) / "expected.st")
     target = Path(where) / "converted.gguf"
     try:
-        convert(where, target)
+        try:
+            convert(where, target, extra=stored == "extra")
+        finally:
+            (Path(where) / "tokenizer.json").unlink(missing_ok=True)
     except BaseException as error:  # the converter also exits
         text = f"{type(error).__name__}: {error}"
         supported = "not supported" not in text and "NotImplementedError" not in text
@@ -92,7 +129,6 @@ def observe(where, stored):
     return {
         "converter": "writes",
         "held": held,
-        "arch": None,
         "runtime": "loads" if loaded.returncode == 0 else "refuses",
         "why": " | ".join(lines)[:300],
     }
@@ -106,7 +142,7 @@ def main():
     for line in sys.stdin:
         where, stored, _ = json.loads(line)
         try:
-            result = observe(where, stored)
+            result = observe(where, stored) | describe(where)
         except Exception as error:
             result = {"converter": "error", "why": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps([where, result]), file=out, flush=True)

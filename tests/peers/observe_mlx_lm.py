@@ -1,7 +1,7 @@
 """What mlx-lm does with each checkpoint: one JSON line per directory named on stdin.
 
-Runs alone in an environment that has mlx-lm: it imports nothing of the project. mlx-lm loads strictly, so no parameter of a
-loaded model is random: which of the stored matrices E and W the model holds tells what it did.
+Runs alone in an environment that has mlx-lm: it imports nothing of the project. mlx-lm loads strictly, so no parameter
+of a loaded model is random: which of the stored matrices E and W the model holds tells what it did.
 """
 
 import contextlib

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -50,14 +51,18 @@ def outcome(embed, head, E, W, stored):
 
 
 def observe(where, stored, task):
-    expected = load_file(os.path.join(where, "expected.st"))
+    expected = load_file(Path(where) / "expected.st")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             cls = getattr(transformers, AUTO[task])
             model, info = cls.from_pretrained(where, output_loading_info=True, torch_dtype=torch.float32)
         except Exception as error:
-            return {"outcome": "refuses", "why": f"{type(error).__name__}: {error}"[:300]}
+            known = "does not recognize this architecture" not in str(error)
+            return {
+                "outcome": "refuses" if known else "not supported",
+                "why": f"{type(error).__name__}: {error}"[:300],
+            }
         embed, head = model.get_input_embeddings(), model.get_output_embeddings()
         if embed is None or head is None:
             return {"outcome": "no head"}
@@ -82,4 +87,5 @@ def main():
         print(json.dumps([where, result]), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """Write every stored state of a tiny checkpoint: what the files hold, and what the config declares.
 
-Stored states: `one` (embedding only), `equal` (both, the same numbers), `differ` (both, different numbers), `head` (head
-only), `neither`, `rows` (both, the head with fewer rows). Flags: true, false or absent, at the top level and, for a nested
-config, in the text config.
+Stored states: `one` (embedding only), `equal` (both, the same numbers), `differ` (both, different numbers), `head`
+(head only), `neither`, `rows` (both, the head with fewer rows). Flags: true, false or absent, at the top level and, for
+a nested config, in the text config.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Base:
         tied.save_pretrained(directory)
         self.tensors = load_file(directory / "model.safetensors")
         self.config = with_older_keys(json.loads((directory / "config.json").read_text()), tied.config)
+        self.config = tiny_architectures.merge(self.config, tiny_architectures.PUBLISHED.get(model_type, {}))
         stored_tied = [n for n in (embed_name, head_name) if n in self.tensors]
         self.saved_as = stored_tied
         if not untied:
@@ -130,7 +131,8 @@ def with_older_keys(document: dict[str, Any], config: Any) -> dict[str, Any]:
         document.setdefault("partial_rotary_factor", share)
         document.setdefault("rotary_pct", share)
     heads, width = document.get("num_attention_heads"), document.get("hidden_size")
-    if isinstance(heads, int) and isinstance(width, int):
+    computed = isinstance(getattr(type(config), "head_dim", None), property)  # Falcon: it cannot be set
+    if isinstance(heads, int) and isinstance(width, int) and not computed:
         document.setdefault("head_dim", width // heads)
     if "n_positions" in document:
         document.setdefault("n_ctx", document["n_positions"])

@@ -1,7 +1,7 @@
 """Tiny models of every architecture that the installed transformers can build.
 
-A config class is asked for its defaults. Every size in it, at every level, is then replaced by a small one. What does not
-build is named in `build_all`'s second result with the reason.
+A config class is asked for its defaults. Every size in it, at every level, is then replaced by a small one. What does
+not build is named in `build_all`'s second result with the reason.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ SIZES: dict[str, Any] = {
     "image_size": 28, "patch_size": 14, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1, "out_hidden_size": WIDTH,
     "projection_dim": WIDTH, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 4, "mamba_d_ssm": 64,
-    "mamba_n_groups": 1, "n_groups": 1, "lru_width": WIDTH, "num_nextn_predict_layers": 0, "vocab_size_per_layer_input": VOCAB,
+    "mamba_n_groups": 1, "n_groups": 1, "lru_width": WIDTH, "num_nextn_predict_layers": 0,
+    "vocab_size_per_layer_input": VOCAB,
     "hidden_size_per_layer_input": 8, "attention_hidden_size": WIDTH, "global_attn_every_n_layers": 2,
     "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-    "num_codebooks": 2, "max_window_layers": 1, "fullatt_block_indexes": [0], "out_indices": [1], "deepstack_visual_indexes": [0],
+    "num_codebooks": 2, "max_window_layers": 1, "fullatt_block_indexes": [0], "out_indices": [1],
+    "deepstack_visual_indexes": [0],
 }  # fmt: skip
 # Lists with one entry per layer are left to the class's default for the new number of layers.
 _PER_LAYER = {"layer_types", "layers_block_type", "block_types", "mlp_layer_types", "no_rope_layers", "attention_types"}
@@ -74,7 +76,21 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "altup_num_inputs": 2,
     },
     "mamba2": {"num_heads": 8, "head_dim": 8, "expand": 2},
-    "falcon": {"new_decoder_architecture": False, "multi_query": True, "alibi": False},
+    "mamba": {"intermediate_size": 64, "time_step_rank": 2},
+    "falcon_mamba": {"intermediate_size": 64, "time_step_rank": 2},
+    "falcon": {
+        "new_decoder_architecture": False,
+        "multi_query": True,
+        "alibi": False,
+        "num_kv_heads": 1,
+        "ffn_hidden_size": 128,
+    },
+    "gpt_neox": {"intermediate_size": 128},
+    "phi": {"num_key_value_heads": 4, "intermediate_size": 128},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "phimoe": {"attention_bias": True, "lm_head_bias": True},
+    "olmoe": {"num_key_value_heads": 4},
+    "olmo3": {"layer_types": ["sliding_attention", "full_attention"]},
     "mpt": {"expansion_ratio": 2},
     "dbrx": {
         "attn_config": {"rope_theta": 1e4, "kv_n_heads": 2},
@@ -88,6 +104,25 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "qwen3_vl": {
         "text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+    },
+}
+# Keys that published configs of a type have and its config class in transformers 5 does not write.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "olmo3": {"rope_theta": 1e4},
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "exaone4": {"sliding_window_pattern": "LG", "sliding_window": 8},
+    "mamba2": {"intermediate_size": 64},
+    "gpt_bigcode": {"n_inner": 128},
+    "minimax_m2": {"shared_intermediate_size": 24, "rotary_dim": 4},
+    "falcon": {"num_kv_heads": 1},
+    "exaone_moe": {"is_moe_layer": [False, True]},
+    "solar_open": {"intermediate_size": 48, "first_k_dense_replace": 0},
+    "qwen3_vl": {"text_config": {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}},
+    "qwen3_vl_moe": {
+        "text_config": {
+            "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]},
+            "norm_topk_prob": True,
+        }
     },
 }
 TASKS = {
@@ -111,11 +146,11 @@ def shrink(document: Any) -> Any:
     return small
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         inner = merged.get(key)
-        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        merged[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -135,7 +170,7 @@ def tiny_config(model_type: str) -> Any:
     cls = transformers.CONFIG_MAPPING[model_type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        document = _merge(shrink(cls().to_dict()), SPECIAL.get(model_type, {}))
+        document = merge(shrink(cls().to_dict()), SPECIAL.get(model_type, {}))
         return cls.from_dict(copy.deepcopy(document))
 
 

@@ -16,6 +16,7 @@ from tiebeam.cli.row_lines import row_lines
 from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
 from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
 from tiebeam.doctor.diagnosis import verdict
+from tiebeam.doctor.loaders import UNPREDICTED
 from tiebeam.doctor.rule import Names
 from tiebeam.errors import BadRequest, TiebeamError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from tiebeam.doctor import Finding
     from tiebeam.doctor.fix import FixPlan
+    from tiebeam.doctor.loaders import Prediction
     from tiebeam.surgery import Outcome
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "cyan"}
@@ -255,10 +257,10 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
     if isinstance(result, Diagnosis) and result.rows:
         yield ""
         yield from row_lines(result.rows)
-    if isinstance(result, Diagnosis) and result.loaders:
+    if result.loaders:
         yield ""
-        yield "  what each loader will do"
-        yield from render.columns([[p.loader, p.outcome, p.reason] for p in result.loaders], "<<<", indent=4)
+        yield "  what each loader will do" if isinstance(result, Diagnosis) else "  what happens to the adapter"
+        yield from _loader_lines(result.loaders, width)
     following = _next_command(result.findings)
     if following:
         yield ""
@@ -270,6 +272,19 @@ def _next_command(findings: tuple[Finding, ...]) -> str | None:
     """The first command of the worst finding that has one; a note needs none."""
     commands = (s.command for f in findings if f.severity is not Severity.NOTE for s in f.steps if s.command)
     return next(commands, None)
+
+
+def _loader_lines(predictions: tuple[Prediction, ...], width: int) -> Iterator[str]:
+    """One entry for the loaders that do the same for the same reason; those without a prediction share one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for p in predictions:
+        groups.setdefault((p.outcome, "" if p.outcome in UNPREDICTED else p.reason), []).append(p.loader)
+    column = max(len(outcome) for outcome, _ in groups)
+    for (outcome, reason), loaders in sorted(groups.items(), key=lambda group: group[0][0] in UNPREDICTED):
+        text = f"{', '.join(loaders)}: {reason}" if reason else ", ".join(loaders)
+        first, *rest = render.wrapped(text, width - 2, indent=column + 6).splitlines()
+        yield f"    {outcome:<{column}}  {first.strip()}"
+        yield from rest
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:

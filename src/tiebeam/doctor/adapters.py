@@ -16,8 +16,10 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.open import open_shards
+from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
+from tiebeam.doctor.loaders import Prediction
 from tiebeam.doctor.rule import Finding, Names
 from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import Report, inspect
@@ -55,13 +57,14 @@ class Touched:
 @dataclass(frozen=True, slots=True)
 class AdapterDiagnosis:
     """`merge` is one sentence: what merging this adapter into its base does to the pair. `base` is None if the base is
-    not named or cannot be read; `merge` says so."""
+    not named or cannot be read; `merge` says so. `loaders`: what programs do with it, if it changes the pair."""
 
     adapter: str
     base: Report | None
     merge: str
     findings: tuple[Finding, ...]
     touched: Touched
+    loaders: tuple[Prediction, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -70,6 +73,7 @@ class AdapterDiagnosis:
             "merge": self.merge,
             "findings": [finding.to_dict() for finding in self.findings],
             "touched": self.touched.to_dict(),
+            "loaders": [prediction.to_dict() for prediction in self.loaders],
         }
 
 
@@ -102,7 +106,8 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
     embed, head = (_part(weights, config, module) for module in _module_names(report))
     examined = ExaminedAdapter(weights, config, report, embed, head)
     names = Names.of(str(path), base=report.model, remote=not isinstance(checkpoint.files, LocalFiles))
-    return AdapterDiagnosis(str(path), report, _merge(examined), run_rules("adapter", examined, names), touched)
+    findings = run_rules("adapter", examined, names)
+    return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, adapter_predictions(examined))
 
 
 def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
@@ -167,13 +172,6 @@ def _part(weights: Checkpoint, config: dict[str, Any], module: str) -> AdapterPa
 
 
 def _merge(adapter: ExaminedAdapter) -> str:
-    embed, head = adapter.embed, adapter.head
-    if not (embed.touched or head.touched):
+    if not (adapter.embed.touched or adapter.head.touched):
         return f"merging does not change the pair: {adapter.base.tie} before and after"
-    if not adapter.base_is_tied:
-        return "merging changes each matrix by its own part; the two stay separate"
-    if embed.copy or head.copy:
-        return "merging stores a full copy beside a tied matrix: the result is torn unless the flag is set to false"
-    if embed.lora and head.lora:
-        return "merging adds both changes to the one tied matrix: embedding and head each get the other's change too"
-    return "merging adds the change to the one tied matrix: embedding and head both get it"
+    return peft_merge(adapter)[1]

@@ -1,4 +1,4 @@
-"""What each loader will do with a pair, one file per loader. A file here that defines LOADER is a loader."""
+"""What each loader will do with a pair, one file per loader. A file here that defines LOADERS is a loader."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from tiebeam.doctor.loaders.loader import Loader, Prediction
+from tiebeam.doctor.loaders.loader import NOT_KNOWN, NOT_SUPPORTED, Loader, Prediction
 from tiebeam.inspection import Report
 
-__all__ = ["LOADERS", "Loader", "Prediction", "predictions"]
+__all__ = ["LOADERS", "UNPREDICTED", "Loader", "Prediction", "predictions"]
+
+UNPREDICTED = (NOT_KNOWN, NOT_SUPPORTED)
+"""Outcomes that say nothing about the pair."""
 
 
 def _discover() -> tuple[Loader, ...]:
-    names = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "loader"]
-    found = [import_module(f"{__name__}.{name}").LOADER for name in names]
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found = [loader for module in modules for loader in getattr(module, "LOADERS", ())]
     return tuple(sorted(found, key=lambda loader: loader.rank))
 
 

@@ -1,57 +1,88 @@
-"""mlx-lm: strict loading; its defaults for an absent flag are its own."""
+"""mlx-lm: strict loading; each model file decides for itself what it makes of the flag and of a stored head.
+
+A kind is four words. Who decides: `flag`, `always` (tied), `never` (tied) or `storage` (tied if no head is stored). The
+level of the flag: `top` or `text`. An absent flag means `tied`, `untied` or is `required`. The stored head of a tied
+model is `dropped` or `refused`.
+"""
 
 from __future__ import annotations
 
-from tiebeam.doctor.loaders.loader import Config, Loader, Outcome, Table, look_up
-from tiebeam.families.config_levels import FLAG
+from tiebeam.doctor.examined import stored_state
+from tiebeam.doctor.loaders.flags import flag_at
+from tiebeam.doctor.loaders.loader import Config, Loader, Outcome
+from tiebeam.doctor.loaders.surveyed import survey
 from tiebeam.inspection import Report
 
-TABLE: Table = {
-    ("one", True): ("ties", "the head is the embedding"),
-    ("one", False): ("refuses", "strict loading: lm_head.weight is missing"),
-    ("equal", True): ("ties", "lm_head.weight is dropped"),
-    ("equal", False): ("keeps both", "as stored"),
-    ("differ", True): ("drops the stored head", "lm_head.weight is dropped if tied"),
-    ("differ", False): ("keeps both", "as stored"),
-    ("head", True): ("refuses", "lm_head.weight is dropped, then the embedding is missing"),
-    ("head", False): ("refuses", "the embedding is missing"),
-    ("neither", True): ("refuses", "the embedding is missing"),
-    ("neither", False): ("refuses", "the embedding is missing"),
-    ("rows", True): ("drops the stored head", "lm_head.weight is dropped if tied"),
-    ("rows", False): ("refuses", "shape mismatch"),
-}
-# Types that mlx-lm ties if the flag is absent.
-TIED_BY_DEFAULT = frozenset({
-    "bitnet", "exaone", "falcon_h1", "gemma", "gemma2", "gemma3_text", "gemma4_text", "glm", "gpt_bigcode",
-    "granite", "granitemoe", "granitemoehybrid", "iquestcoder", "jamba", "llama", "mamba", "ministral3",
-    "mistral", "olmo2", "olmoe", "qwen2", "seed_oss", "starcoder2", "xverse",
-})  # fmt: skip
-# Types that it does not tie then. It requires the flag for others, or they are not known.
-UNTIED_BY_DEFAULT = frozenset({
-    "afmoe", "baichuan_m1", "dots1", "internlm2", "minicpm", "minicpm3", "minimax", "mixtral", "nemotron",
-    "olmo3", "phi3", "qwen2_moe", "qwen3_5", "qwen3_next",
-})  # fmt: skip
+SURVEY = survey("mlx_lm")
+WORDS = (
+    ("flag", "always", "never", "storage"),
+    ("top", "text"),
+    ("tied", "untied", "required"),
+    ("dropped", "refused"),
+)
 
 
-def default(architecture: str | None) -> bool | None:
-    """What mlx-lm assumes if the flag is absent; None where it requires the flag, or where that is not known."""
-    return True if architecture in TIED_BY_DEFAULT else False if architecture in UNTIED_BY_DEFAULT else None
+def outcome(kind: tuple[str, ...], stored: str, flags: dict[str, bool | None]) -> Outcome:
+    """What a model file of that kind does; `flags` are those of the levels top and text, None where absent."""
+    decides, level, absent, head = kind
+    flag = flags[level]
+    if absent == "required" and flag is None:
+        return "refuses", "mlx-lm requires the flag for this type"
+    if stored in ("head", "neither"):
+        return "refuses", "strict loading: the embedding is missing"
+    if decides == "storage":
+        tied = stored == "one"
+    elif decides == "flag":
+        tied = absent == "tied" if flag is None else flag
+    else:
+        tied = decides == "always"
+    why = {"flag": "", "storage": " (the flag is not read)"}.get(decides, f" (this type is {decides} tied)")
+    if not tied:
+        if stored == "one":
+            return "refuses", f"strict loading: the head is missing{why}"
+        return ("refuses", "shape mismatch") if stored == "rows" else ("keeps both", f"as stored{why}")
+    if stored == "one":
+        return "ties", f"the head is the embedding{why}"
+    if head == "refused":
+        return "refuses", f"strict loading: a tied model has no place for the stored head{why}"
+    return ("ties" if stored == "equal" else "drops the stored head"), f"a tied model's stored head is dropped{why}"
+
+
+def default(model_type: str | None) -> bool | None:
+    """What mlx-lm takes an absent flag for; None where it requires the flag, does not read it, or that is not known."""
+    kind = SURVEY.kind(model_type)
+    if kind is None or kind[0] != "flag":
+        return None
+    return {"tied": True, "untied": False, "required": None}[kind[2]]
 
 
 def predict(report: Report, config: Config) -> Outcome:
-    declared = report.pair.declared
-    if config is not None and FLAG not in config and default(report.architecture) is not None:
-        declared = default(report.architecture)
-    return look_up(TABLE, report, declared)
+    kind = SURVEY.kind(report.architecture)
+    if kind is None:
+        return SURVEY.without_kind(report.architecture, "mlx-lm")
+    names = [matrix.name for matrix in (report.pair.embed, report.pair.head) if matrix is not None]
+    if report.architecture == "gpt2" and any(name.startswith("transformer.") for name in names):
+        return "refuses", "mlx-lm's GPT-2 has names without `transformer.`, as in the first published files"
+    flags = {"top": flag_at(config, ""), "text": flag_at(config, "text")}
+    return outcome(kind, stored_state(report), flags)
 
 
-LOADER = Loader(
-    rank=5,
-    name="mlx-lm",
-    version="0.32.2",
-    date="2026-11-15",
-    observed=False,
-    formats=("safetensors",),
-    where="models/*.py sanitize and utils.load_model",
-    predict=predict,
+LOADERS = (
+    Loader(
+        rank=6,
+        name="mlx-lm",
+        version=SURVEY.version,
+        date=SURVEY.date,
+        observed=True,
+        formats=("safetensors",),
+        where="models/*.py and utils.load_model",
+        predict=predict,
+        tried=SURVEY.tried,
+        unmet={
+            "file": ("refuses", "mlx-lm loads model*.safetensors"),
+            "prefix": ("refuses", "strict loading: no parameter has such a name"),
+            "names": ("refuses", "strict loading: no parameter has such a name"),
+            "rows": ("refuses", "shape mismatch"),
+        },
+    ),
 )

@@ -1,10 +1,17 @@
-"""safetensors.torch.load_model into a module that is tied as the config declares."""
+"""safetensors.torch.load_model into the module that transformers 5 builds from the config, tied as the config declares.
+
+Kinds: `declared` (the table below), `tied-only` (the same for a tied model; an untied one needs more tensors than the
+pair, which is not predicted), `renamed` (the names in files are not those of the module, so nothing fits).
+"""
 
 from __future__ import annotations
 
-from tiebeam.doctor.loaders.loader import Config, Loader, Outcome, Table, look_up
+from tiebeam.doctor.loaders.loader import NOT_KNOWN, Config, Loader, Outcome, Table, look_up
+from tiebeam.doctor.loaders.surveyed import survey
 from tiebeam.inspection import Report
 
+SURVEY = survey("safetensors_load_model")
+KINDS = ("declared", "tied-only", "renamed")
 TABLE: Table = {
     ("one", True): ("ties", "the module's own tie is kept"),
     ("one", False): ("refuses", "missing key: the head"),
@@ -21,17 +28,36 @@ TABLE: Table = {
 }
 
 
-def predict(report: Report, config: Config) -> Outcome:
+def by_table(kind: str, report: Report) -> Outcome:
+    if kind == "renamed":
+        return "refuses", "the names in the file are not those of the module"
+    if kind == "tied-only" and report.pair.declared is False:
+        return NOT_KNOWN, "an untied model of this type has more tensors of its own than the pair"
     return look_up(TABLE, report, report.pair.declared)
 
 
-LOADER = Loader(
-    rank=6,
-    name="safetensors load_model",
-    version="0.8",
-    date="2026-11-15",
-    observed=True,
-    formats=("safetensors",),
-    where="torch.load_model on a module that is tied as declared",
-    predict=predict,
+def predict(report: Report, config: Config) -> Outcome:
+    kind = SURVEY.kind(report.architecture)
+    if kind is None:
+        return SURVEY.without_kind(report.architecture, "safetensors")
+    return by_table(kind[0], report)
+
+
+LOADERS = (
+    Loader(
+        rank=7,
+        name="safetensors load_model",
+        version=SURVEY.version,
+        date=SURVEY.date,
+        observed=True,
+        formats=("safetensors",),
+        where="safetensors.torch.load_model into the module of transformers 5",
+        predict=predict,
+        tried=SURVEY.tried,
+        unmet={
+            "prefix": ("refuses", "missing and unexpected keys"),
+            "names": ("refuses", "missing and unexpected keys"),
+            "rows": ("refuses", "size mismatch"),
+        },
+    ),
 )

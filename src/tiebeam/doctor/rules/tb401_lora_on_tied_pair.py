@@ -12,15 +12,26 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
     names = [name for name, part in (("the embedding", adapter.embed), ("the head", adapter.head)) if part.lora]
-    if names and adapter.breaks_tie:
+    if names and adapter.base_is_tied:
         base = adapter.base
-        yield Evidence(f"LoRA on {' and '.join(names)}; the base is {base.tie} ({base.pair.declared_by})")
+        kept = "" if adapter.breaks_tie else ", trained with ensure_weight_tying"
+        yield Evidence(f"LoRA on {' and '.join(names)}{kept}; the base is {base.tie} ({base.pair.declared_by})")
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
-        Step("Untie the base and train the adapter on the untied one", f"tiebeam untie {at.base} {at.out}"),
-        Step("Or train with ensure_weight_tying=True in PEFT's LoraConfig"),
+        Step(
+            "Untie the base and merge this adapter into the untied one; the result is what was trained",
+            f"tiebeam untie {at.base} {at.out}",
+        ),
+        Step(
+            "If it was trained with ensure_weight_tying, first set that to false in adapter_config.json and list both "
+            "matrices in target_modules; otherwise PEFT leaves the head's factors out",
+        ),
+        Step(
+            "Next time, to stay tied, train new tokens by trainable_token_indices, or the whole matrix by "
+            "modules_to_save with ensure_weight_tying=True",
+        ),
     )
 
 
@@ -33,10 +44,10 @@ RULE = Rule(
     severity=Severity.WARNING,
     title="the adapter changes one matrix of a tied base",
     symptoms="The merged model is worse than the base with the adapter.",
-    cause="LoRA on the head or on the embedding of a tied model. In training the two behave differently; merging "
-    "changes the one shared matrix, and so the other use of it too.",
-    detection="The adapter has LoRA factors for the embedding or the head, the base is tied, and ensure_weight_tying "
-    "is not set.",
+    cause="LoRA on the head or on the embedding of a tied model. In training the two uses of the matrix get separate "
+    "changes; merging adds them to the one tied matrix, so each use gets the other's change too. With "
+    "ensure_weight_tying PEFT 0.21.2 adds the same change twice.",
+    detection="The adapter has LoRA factors for the embedding or the head, and the base is tied.",
     check=check,
     steps=steps,
     example=example,

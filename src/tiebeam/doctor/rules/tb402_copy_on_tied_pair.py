@@ -38,9 +38,9 @@ RULE = Rule(
     code="TB402",
     severity=Severity.WARNING,
     title="the adapter has a full copy of one matrix of a tied base",
-    symptoms="Gibberish after the merge, in loaders that follow the flag.",
+    symptoms="Gibberish after the merge, in loaders that follow the flag; or a merged model larger than its base.",
     cause="modules_to_save holds a trained copy of the head or of the embedding. Merging stores it beside the other "
-    "matrix and leaves the flag true.",
+    "matrix. PEFT 0.21.2 then sets the flag to false; a merge that leaves it true gives a torn model.",
     detection="The adapter stores the whole embedding or head (or both, with different values), the base is tied, and "
     "ensure_weight_tying is not set.",
     check=check,

@@ -1,4 +1,4 @@
-"""TB403: converters drop the head's part of this adapter."""
+"""TB403: llama.cpp cannot apply the head's part of this adapter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
 def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
-    if adapter.breaks_tie and (adapter.head.lora or (adapter.head.copy and not adapter.embed.copy)):
+    copied = adapter.breaks_tie and adapter.head.copy and not adapter.embed.copy
+    if adapter.base_is_tied and (adapter.head.lora or copied):
         yield Evidence(f"the adapter changes the head; the base stores only {adapter.matrix.name}")
 
 
@@ -26,11 +27,12 @@ def example(directory: Path) -> Path:
 RULE = Rule(
     code="TB403",
     severity=Severity.WARNING,
-    title="converters drop the head's part of this adapter",
-    symptoms="The adapter works in transformers and has no effect on the new tokens in llama.cpp.",
-    cause="When the base is tied, a conversion to GGUF has no tensor that the head's LoRA could apply to. It skips the "
-    "LoRA without a message.",
-    detection="The adapter changes the head, the base is tied, and ensure_weight_tying is not set.",
+    title="llama.cpp cannot apply the head's part of this adapter",
+    symptoms="The adapter works in transformers. llama.cpp refuses it (LoRA tensor 'output.weight' does not exist in "
+    "base model), or an older version has no effect on the new tokens.",
+    cause="A tied base has no output.weight in GGUF that the head's LoRA could apply to. A full copy of the head is "
+    "not a LoRA factor, and the adapter's converter stops there.",
+    detection="The adapter has LoRA factors for the head of a tied base, or a full copy of the head only.",
     check=check,
     steps=steps,
     example=example,
