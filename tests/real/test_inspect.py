@@ -82,4 +82,5 @@ def test_proteinmpnn_is_untied_when_its_ends_are_named():
     ],
 )
 def test_the_doctor_has_no_false_alarm(where):
-    assert tiebeam.examine(registry_file(*where)).findings == ()
+    diagnosis = tiebeam.examine(registry_file(*where))
+    assert diagnosis.worst in (None, "note")  # IgLM has 33 rows and kept GPT-2's bos and eos, 50256
