@@ -1,6 +1,7 @@
 """The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, llama.cpp's source.
 
-    python tests/peers/environments.py      build what is missing (several GB, minutes)
+    python tests/peers/environments.py                         build what is missing (several GB, minutes)
+    python tests/peers/environments.py transformers4 mlx_lm    only these; llama_cpp is the source tree
 
 They are built once, outside the clone: $TIEBEAM_PEERS, else $XDG_CACHE_HOME/tiebeam-peers, else ~/.cache/tiebeam-peers.
 A directory's name ends in a hash of what is in it, so a changed requirement makes a new one.
@@ -14,10 +15,12 @@ import subprocess
 import sys
 import tarfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 NAMES = ("transformers4", "mlx_lm")
+_BUILT = ".built"
 LLAMA_CPP = "xllamacpp==2026.10.11549"  # its sdist carries the llama.cpp that its wheel was built from
 
 
@@ -38,8 +41,8 @@ def directory(name: str) -> Path:
 
 def python(name: str) -> Path | None:
     """The interpreter of a peer; None if its environment was not built."""
-    found = directory(name) / "bin" / "python"
-    return found if found.exists() else None
+    where = directory(name)
+    return where / "bin" / "python" if (where / _BUILT).exists() else None
 
 
 def llama_cpp() -> Path | None:
@@ -49,19 +52,16 @@ def llama_cpp() -> Path | None:
 
 
 def build(name: str) -> Path:
-    """Build a peer's environment if it is missing; a build that fails leaves no interpreter."""
+    """Build a peer's environment if it is missing; a build that does not finish counts as missing."""
     found = python(name)
     if found:
         return found
     where = directory(name)
     print(f"building {where} ...", file=sys.stderr)
     venv.create(where, with_pip=True, clear=True)
-    try:
-        pip = [str(where / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-r", str(REQUIREMENTS / f"{name}.txt")], check=True)
-    except BaseException:
-        (where / "bin" / "python").unlink(missing_ok=True)
-        raise
+    pip = [str(where / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", str(REQUIREMENTS / f"{name}.txt")], check=True)
+    (where / _BUILT).touch()
     return where / "bin" / "python"
 
 
@@ -84,11 +84,15 @@ def fetch_llama_cpp() -> Path:
     return where / "llama.cpp"
 
 
-def build_all() -> None:
-    for name in NAMES:
-        build(name)
-    fetch_llama_cpp()
+def build_all(names: Sequence[str] = (*NAMES, "llama_cpp")) -> None:
+    for name in names:
+        if name == "llama_cpp":
+            fetch_llama_cpp()
+        elif name in NAMES:
+            build(name)
+        else:
+            sys.exit(f"there is no environment {name!r}; choose from {', '.join(NAMES)}, llama_cpp")
 
 
 if __name__ == "__main__":
-    build_all()
+    build_all(sys.argv[1:] or (*NAMES, "llama_cpp"))
