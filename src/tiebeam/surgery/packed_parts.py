@@ -8,52 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tiebeam.checkpoint.quantized import packed
 from tiebeam.errors import BadRequest
-
-# The part with the codes, then the parts beside it, relative to the layer.
-_LAYOUTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "GPTQ or AWQ": (("qweight",), ("scales", "qzeros", "g_idx")),
-    "compressed-tensors": (
-        ("weight_packed",),
-        ("weight_scale", "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
-    ),
-    "bitsandbytes": (
-        ("weight",),
-        (
-            *("weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map"),
-            *("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4", "SCB", "weight_format"),
-        ),
-    ),
-    "fp8 or int8 scales": (("weight",), ("weight_scale_inv", "weight_scale", "weight_zero_point")),
-    "MLX": (("weight",), ("scales", "biases")),
-}
-_ACTIVATION = ("input_scale", "input_zero_point", "input_global_scale")
-_CODES = ("qweight", "weight_packed", "weight")
 
 
 def layer_of(name: str) -> str:
     """The layer that a matrix belongs to: `lm_head` for `lm_head.qweight`."""
-    return next((name.removesuffix(f".{part}") for part in _CODES if name.endswith(f".{part}")), name)
+    return packed.layer_of(name) or name
+
+
+def parts_of(name: str, dtypes: Mapping[str, str]) -> list[str]:
+    """Every stored tensor of the matrix `name`, the codes first; only `name` for a plain tensor."""
+    layer = layer_of(name)
+    return [name, *(part for helper in packed.HELPERS if (part := f"{layer}.{helper}") in dtypes)]
 
 
 def packed_by(name: str, dtypes: Mapping[str, str]) -> str | None:
     """The quantiser that packed the matrix `name`; None if it is a plain tensor. `dtypes` has every stored tensor."""
     layer = layer_of(name)
-    for method, (codes, helpers) in _LAYOUTS.items():
-        if any(f"{layer}.{part}" == name for part in codes) and any(f"{layer}.{part}" in dtypes for part in helpers):
-            if method == "MLX" and dtypes[name] not in ("U32", "U8"):
-                continue
-            return method
-    return None
-
-
-def parts_of(name: str, dtypes: Mapping[str, str]) -> list[str]:
-    """Every stored tensor of the matrix `name`, the codes first; only `name` for a plain tensor."""
-    method = packed_by(name, dtypes)
-    if method is None:
-        return [name]
-    layer = layer_of(name)
-    return [name, *(p for part in (*_LAYOUTS[method][1], *_ACTIVATION) if (p := f"{layer}.{part}") in dtypes)]
+    helpers = [part.removeprefix(f"{layer}.") for part in parts_of(name, dtypes)[1:]]
+    if name.endswith(".qweight"):
+        return "GPTQ or AWQ"
+    if name.endswith(".weight_packed"):
+        return "compressed-tensors"
+    if "SCB" in helpers or any(helper.startswith("weight.") for helper in helpers):
+        return "bitsandbytes"
+    if "scales" in helpers and dtypes.get(name) in ("U32", "U8"):
+        return "MLX"
+    return "fp8 or int8 scales" if any(helper.startswith("weight_") for helper in helpers) else None
 
 
 def moved(name: str, new: str, dtypes: Mapping[str, str]) -> dict[str, str]:

@@ -40,7 +40,8 @@ RULE = Rule(
     severity=Severity.ERROR,
     title="declared tied, but two different matrices are stored",
     symptoms="The model writes gibberish after a merge in one program and works in another. transformers 5 keeps both "
-    "matrices and warns. transformers 4, vLLM and mlx-lm drop the stored head. A later resize_token_embeddings() or "
+    "matrices and warns, and so does vLLM since August 2026. transformers 4, older vLLM and mlx-lm drop the stored "
+    "head. A later resize_token_embeddings() or "
     "tie_weights() overwrites it without a warning.",
     cause="Something changed one matrix and not the other, and tie_word_embeddings stayed true: a LoRA merge into the "
     "head, a fine-tune that trained the head separately, an edited file.",
