@@ -32,7 +32,7 @@ predicted outcome is the observed one. The rules behind the predictions were fit
 def page(agreements: list[Agreement]) -> str:
     text = INTRODUCTION
     for loader in LOADERS:
-        how = "run in the tests" if loader.observed else "read in its source"
+        how = "run in the tests" if loader.observed else "assumed, not read" if loader.assumed else "read in its source"
         text += f"| {loader.name} | {loader.version or 'main'} | {loader.date} | {how}: {loader.where} |\n"
     text += "\n## Predicted and observed\n\n"
     text += "| loader | version | architectures | states right | wrong | types it does not support, as predicted |\n"

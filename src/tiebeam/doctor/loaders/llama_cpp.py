@@ -42,6 +42,7 @@ def _loader(rank: int, name: str, observed: bool, where: str) -> Loader:
         version=SURVEY.version if observed else "",
         date=SURVEY.date,
         observed=observed,
+        assumed=not observed,
         formats=("gguf",),
         where=where,
         predict=predict,

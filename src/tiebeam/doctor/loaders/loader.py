@@ -44,7 +44,8 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class Loader:
     """A loader at the version examined on `date`. `observed`: the tests run it and compare it with `predict`; otherwise
-    its behaviour was read in its source. `rank` orders the table that people see."""
+    its behaviour was read in its source, or with `assumed` taken from the program that it is known to use. `rank` orders
+    the table that people see."""
 
     rank: int
     name: str
@@ -57,6 +58,7 @@ class Loader:
     predict: Callable[[Report, Config], Outcome]
     tried: Callable[[str | None], bool] | None = None
     """Whether a model type was tried, if not every type was; for the others the prediction counts as read in source."""
+    assumed: bool = False
     unmet: Mapping[str, Outcome] = field(default_factory=dict)
     """What it does when a precondition fails, by the kind of preconditions.py; a kind that is not here is not known."""
 
@@ -65,7 +67,7 @@ class Loader:
         return self._source(self.observed)
 
     def _source(self, observed: bool) -> str:
-        how = "run in the tests" if observed else "from its source"
+        how = "run in the tests" if observed else "assumed, not read" if self.assumed else "from its source"
         return f"{f'version {self.version}, ' if self.version else ''}{self.where}, {how}, {self.date}"
 
     def prediction(self, report: Report, config: Config) -> Prediction:

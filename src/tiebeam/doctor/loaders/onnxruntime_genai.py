@@ -17,8 +17,9 @@ LOADERS = (
         version="",
         date="2026-11-16",
         observed=False,
+        assumed=True,
         formats=("safetensors", "pytorch"),
-        where="src/python/py/models/builders/base.py",
+        where="the model builder",
         predict=predict,
     ),
 )

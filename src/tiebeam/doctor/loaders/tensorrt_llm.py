@@ -26,7 +26,7 @@ LOADERS = (
     Loader(
         rank=11,
         name="TensorRT-LLM",
-        version="",
+        version="088aa36",
         date="2026-11-16",
         observed=False,
         formats=("safetensors", "pytorch"),
