@@ -44,8 +44,8 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class Loader:
     """A loader at the version examined on `date`. `observed`: the tests run it and compare it with `predict`; otherwise
-    its behaviour was read in its source, or with `assumed` taken from the program that it is known to use. `rank` orders
-    the table that people see."""
+    its behaviour was read in its source, or with `assumed` taken from the program that it uses. `rank` orders the table
+    that people see."""
 
     rank: int
     name: str
