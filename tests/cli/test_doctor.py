@@ -95,7 +95,7 @@ def test_the_next_command_is_last_and_runs(run, torn, healthy):
 
 def test_a_report_with_one_finding_fits_half_a_screen(run, torn, healthy):
     """25 lines of a screen of 50; a healthy one is shorter."""
-    assert len(run("doctor", str(torn)).stdout.splitlines()) <= 30
+    assert len(run("doctor", str(torn)).stdout.splitlines()) <= 25
     assert len(run("doctor", str(healthy)).stdout.splitlines()) <= 15
 
 
@@ -243,3 +243,25 @@ def test_a_vocab_size_that_contradicts_the_rows_exits_with_1(run, tmp_path):
     done = run("doctor", RULES["TB703"].example(tmp_path / "m"))
     assert done.exit_code == 1
     assert "TB703 error" in done.stdout
+
+
+def test_rows_that_matter_are_found_without_asking(run, tmp_path):
+    from tiebeam.doctor import RULES
+
+    found = run("doctor", RULES["TB707"].example(tmp_path / "untrained"))
+    assert found.exit_code == 0
+    assert "TB707 warning" in found.stdout
+    assert "36  'w36'" not in found.stdout  # the list needs --rows
+    found = run("doctor", RULES["TB706"].example(tmp_path / "broken"))
+    assert found.exit_code == 1
+    assert "TB706 error" in found.stdout
+
+
+def test_a_model_that_was_never_trained_has_no_finding_without_asking(run, tmp_path):
+    from helpers.tiny_models import build
+    from helpers.tiny_tokenizers import write_tokenizer
+
+    build("llama", tie_word_embeddings=True).save_pretrained(tmp_path / "m")
+    write_tokenizer(tmp_path / "m")
+    assert "TB707" not in run("doctor", tmp_path / "m").stdout
+    assert "TB707" in run("doctor", tmp_path / "m", "--rows").stdout

@@ -159,7 +159,9 @@ Result = Diagnosis | AdapterDiagnosis | _Unreadable
 def _diagnose(model: str, base: str | None, embed: str | None, head: str | None, rows: bool, several: bool) -> Result:
     try:
         return (
-            diagnose_adapter(model, base) if is_adapter(model) else diagnose(model, embed=embed, head=head, rows=rows)
+            diagnose_adapter(model, base)
+            if is_adapter(model)
+            else diagnose(model, embed=embed, head=head, rows=rows or None)
         )
     except TiebeamError as error:
         if not several:
@@ -275,13 +277,16 @@ def _next_command(findings: tuple[Finding, ...]) -> str | None:
 
 
 def _loader_lines(predictions: tuple[Prediction, ...], width: int) -> Iterator[str]:
-    """One entry for the loaders that do the same for the same reason; those without a prediction share one."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for p in predictions:
-        groups.setdefault((p.outcome, "" if p.outcome in UNPREDICTED else p.reason), []).append(p.loader)
-    column = max(len(outcome) for outcome, _ in groups)
-    for (outcome, reason), loaders in sorted(groups.items(), key=lambda group: group[0][0] in UNPREDICTED):
-        text = f"{', '.join(loaders)}: {reason}" if reason else ", ".join(loaders)
+    """One entry per outcome with the loaders that have it, and the reason if they have one in common (--json: all)."""
+    groups: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        groups.setdefault(prediction.outcome, []).append(prediction)
+    column = max(len(outcome) for outcome in groups)
+    for outcome, group in sorted(groups.items(), key=lambda item: item[0] in UNPREDICTED):
+        reasons = {prediction.reason for prediction in group}
+        text = ", ".join(prediction.loader for prediction in group)
+        if len(reasons) == 1 and outcome not in UNPREDICTED:
+            text = f"{text}: {reasons.pop()}"
         first, *rest = render.wrapped(text, width - 2, indent=column + 6).splitlines()
         yield f"    {outcome:<{column}}  {first.strip()}"
         yield from rest

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tiebeam.inspection.row_health import RowHealth
 
 
+_FLOATS = ("F32", "F16", "BF16")
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The report on a checkpoint, its findings (worst first), and what each loader will do."""
@@ -61,11 +64,12 @@ def diagnose(
     *,
     embed: str | None = None,
     head: str | None = None,
-    rows: bool = False,
+    rows: bool | None = False,
 ) -> Diagnosis:
     """Everything the doctor reports about a checkpoint.
 
-    `embed` and `head` name the tensors where the architecture is unknown. `rows` also reads every row of both matrices.
+    `embed` and `head` name the tensors where the architecture is unknown. `rows` also reads every row of both matrices;
+    None reads them only where that is quick (a local model in a float type), and reports only rows that matter.
 
         >>> import tiebeam
         >>> tiebeam.diagnose("merged").findings[0].code
@@ -76,16 +80,22 @@ def diagnose(
     return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows=rows)
 
 
-def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool = False) -> Diagnosis:
+def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool | None = False) -> Diagnosis:
     """The diagnosis of a checkpoint that has been inspected already."""
     health = None
-    if rows:
+    if rows or (rows is None and _quick_to_read(checkpoint, report)):
         from tiebeam.inspection.row_health import row_health
 
         health = row_health(checkpoint, report)
     names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
-    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health), names)
-    return Diagnosis(report, findings, predictions(report, checkpoint.config), health)
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health, bool(rows)), names)
+    return Diagnosis(report, findings, predictions(report, checkpoint.config), health if rows else None)
+
+
+def _quick_to_read(checkpoint: Checkpoint, report: Report) -> bool:
+    """Whether both matrices are on this machine in a float type: about a second per GB."""
+    stored = [matrix for matrix in (report.pair.embed, report.pair.head) if matrix is not None]
+    return isinstance(checkpoint.files, LocalFiles) and all(matrix.dtype in _FLOATS for matrix in stored)
 
 
 def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:

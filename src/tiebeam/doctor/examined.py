@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExaminedCheckpoint:
-    """A checkpoint and its report. `rows` is the health of its rows, if they were read."""
+    """A checkpoint and its report. `rows` is the health of its rows, if they were read; `all_rows` says that every
+    finding about them was asked for, not only those that matter."""
 
     checkpoint: Checkpoint
     report: Report
     rows: RowHealth | None = None
+    all_rows: bool = True
 
     @property
     def pair(self) -> Pair:

@@ -38,7 +38,7 @@ RULE = Rule(
     symptoms="Logits and gradients are NaN: for every text if the head has such a row, for texts with the token if the "
     "embedding has it.",
     cause="Training in float16 overflowed, or rows that were never written (empty memory) were saved.",
-    detection="With `doctor --rows`: every row of both matrices is read.",
+    detection="Every row of both matrices is read: always for local float types, else with `doctor --rows`.",
     check=check,
     steps=steps,
     example=example,

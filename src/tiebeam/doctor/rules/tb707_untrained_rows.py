@@ -15,8 +15,8 @@ _UNTRAINED = ("zero", "identical", "untouched", "mean", "padding")
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     for part in model.rows.matrices if model.rows else ():
         count, matter = part.count(*_UNTRAINED), part.count(*_UNTRAINED, producible=True)
-        if not count:
-            continue
+        if not count or (not model.all_rows and not 0 < matter <= part.rows // 2):
+            continue  # without --rows: a model that was not trained at all is no finding, nor are rows without a token
         kinds = ", ".join(f"{part.count(kind):,} {kind}" for kind in _UNTRAINED if part.count(kind))
         known = model.report.vocabulary.tokens is not None
         said = f"the tokenizer can produce {matter:,} of them" if known else "there is no tokenizer to ask"
@@ -45,8 +45,9 @@ RULE = Rule(
     symptoms="Some tokens give noise, NaN gradients at the first fine-tuning step, or an unexpected continuation.",
     cause="The tokenizer was trained on other text than the model, special tokens were reserved for later, or tokens "
     "were added and never trained.",
-    detection="With `doctor --rows`: rows that are zero, identical to others, like a fresh normal draw of "
-    "initializer_range, at the mean row, or of the padding's norm. A note if the tokenizer cannot produce any of them.",
+    detection="Rows that are zero, identical to others, like a fresh normal draw of initializer_range, at the mean "
+    "row, or of the padding's norm. Without `--rows`: local float types only, and only rows that the tokenizer "
+    "can produce. With it: all of them, a note if the tokenizer cannot produce any.",
     check=check,
     steps=steps,
     example=example,
