@@ -40,7 +40,8 @@ def run_printed(findings: tuple[Finding, ...]) -> int:
             before = set(Path(words[1]).parent.iterdir()) | set(Path().iterdir())
             assert program == "tiebeam", f"{finding.code} prints {step.command}"
             done = CliRunner().invoke(tiebeam_command, words)
-            assert done.exit_code == 0, (step.command, done.output, done.exception)
+            reports = "--rows" in words  # a report about a model with an error exits with 1
+            assert done.exit_code in ((0, 1) if reports else (0,)), (step.command, done.output, done.exception)
             for new in (set(Path(words[1]).parent.iterdir()) | set(Path().iterdir())) - before:
                 shutil.rmtree(new) if new.is_dir() else new.unlink()
             ran += 1
@@ -55,12 +56,14 @@ def test_every_command_runs_on_the_example_of_its_rule(code: str, tmp_path: Path
     where = tmp_path / "my models" / "example"
     where.mkdir(parents=True)
     example = RULES[code].example(where)
-    found = (diagnose_adapter(example) if is_adapter(example) else diagnose(example)).findings
+    rows = code in ("TB706", "TB707")
+    found = (diagnose_adapter(example) if is_adapter(example) else diagnose(example, rows=rows)).findings
     assert code in {finding.code for finding in found}
     for finding in found:
         assert "MODEL" not in finding.fix.replace("base=MODEL", "")
         assert not any(word in finding.fix.split() for word in ("DST", "BASE", "SRC"))
-        assert not [s for s in finding.steps if s.python and finding.code != "TB404"], "Python needs a model in memory"
+        in_memory = finding.code in ("TB404", "TB701", "TB702")  # the step says to load the model first
+        assert in_memory or not [s for s in finding.steps if s.python], "Python needs a model in memory"
     run_printed(found)
 
 
@@ -93,7 +96,7 @@ def twin_gguf(path: Path, embed: str, head: str) -> Path:
 @pytest.mark.parametrize(("embed", "head"), [("F32", "F32"), ("F16", "F32"), ("F32", "F16"), ("Q8_0", "F16")])
 def test_commands_for_gguf_twins_run_whatever_their_types(embed: str, head: str, tmp_path: Path) -> None:
     findings = diagnose(twin_gguf(tmp_path / "m.gguf", embed, head)).findings
-    (finding,) = [f for f in findings if f.code in ("TB201", "TB202")]
+    (finding,) = [f for f in findings if f.code in ("TB201", "TB202", "TB209")]
     command = next(step.command for step in finding.steps if step.command)
     assert ("--yes" in command) == (embed != head), "a lossless fix needs no --yes"
     assert run_printed(findings)

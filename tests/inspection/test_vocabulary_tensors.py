@@ -262,9 +262,9 @@ def test_scales_left_behind_by_a_dropped_head_are_found_and_dropped(tmp_path: Pa
     tensors = load(where / "model.safetensors")
     orphans = {f"lm_head.{part}": tensors[f"model.embed_tokens.{part}"] for part in ("scales", "biases")}
     save({**tensors, **orphans}, where / "model.safetensors")
-    assert codes(diagnose(where)) == ["TB708"]
+    assert codes(diagnose(where)) == ["TB708", "TB805"]  # TB805 notes that only MLX programs load it
     plan_fix(where).write(tmp_path / "fixed")
-    assert codes(diagnose(tmp_path / "fixed")) == []
+    assert codes(diagnose(tmp_path / "fixed")) == ["TB805"]
     assert set(load(tmp_path / "fixed" / "model.safetensors")) == set(tensors)
 
 
@@ -275,4 +275,4 @@ def test_a_skip_list_must_name_the_head(listed: list[str], found: bool, tmp_path
     build("llama", tie_word_embeddings=False).save_pretrained(tmp_path)
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": listed}
     where = rewrite(tmp_path, lambda tensors: tensors, quantization_config=settings)
-    assert (codes(diagnose(where)) == ["TB709"]) is found
+    assert ("TB709" in codes(diagnose(where))) is found

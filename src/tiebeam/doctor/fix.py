@@ -92,7 +92,7 @@ def _rename_foreign(source: Source) -> Edit:
 
     name = ExaminedCheckpoint(source.checkpoint, source.report).foreign_name
     assert name is not None
-    return Edit(rename={name: source.tensor_name("head" if name == source.head else "embed")})
+    return Edit(rename={name: source.architecture_name("head" if name == source.head else "embed")})
 
 
 def _drop_stale(source: Source) -> Edit:

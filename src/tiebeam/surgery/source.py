@@ -78,8 +78,10 @@ class Source:
         stored = self.embed if role == "embed" else self.head
         if stored is not None:
             return stored
-        if role in self.new_names:
-            return self.new_names[role]
+        return self.new_names.get(role) or self.architecture_name(role)
+
+    def architecture_name(self, role: str) -> str:
+        """The name that the architecture gives its "embed" or "head", in the layout of the other."""
         if self.is_gguf:
             return {"embed": "token_embd.weight", "head": "output.weight"}[role]
         other = self.head if role == "embed" else self.embed

@@ -17,6 +17,8 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     architecture, embed = lookup(model.checkpoint.architecture), model.pair.embed
     if not model.declares or model.pair.declared is not False or architecture is None or model.pair.head is None:
         return
+    if architecture.flag == "forced":
+        return  # tied whatever the flag says
     stored = model.checkpoint.tensors.keys()
     missing = [name for name in followers(architecture, embed.name if embed else None, stored) if name not in stored]
     if missing:
