@@ -205,8 +205,10 @@ def test_the_hook_finds_the_models_of_a_commit(tmp_path, torn, healthy):
 def partly_fixable(tmp_path):
     """The levels disagree, which --fix can write; the row counts differ, which needs a decision."""
     text = llama_config(tie_word_embeddings=True)
-    config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
-    config["tie_word_embeddings"] = False
+    config = {
+        "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
     tensors = {"model.language_model.embed_tokens.weight": table(0), HEAD: table(1)[:-2]}
     return write_model(tmp_path / "partly", tensors, config)
 

@@ -10,11 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers import untied_models as models
-from tiebeam.families import lookup
+from tiebeam.families import Architecture, lookup
 from tiebeam.families.disk_names import embed_name, followers, head_name
 from tiebeam.surgery import execute, open_source, plan_tie, plan_untie
 
 IMAGE, CAUSAL, SEQ2SEQ = "IMAGE_TEXT_TO_TEXT", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM"
+
+
+def known(model_type: str) -> Architecture:
+    """The entry of a type that the table has."""
+    found = lookup(model_type)
+    assert found is not None
+    return found
 
 
 def untied(source: Path, target: Path, task: str) -> set[str]:
@@ -98,14 +105,14 @@ def test_a_head_alone_is_renamed_in_the_layout_of_the_layers(tmp_path: Path) -> 
     ],
 )
 def test_names_behind_a_wrapper(model_type: str, embed: str, head: str) -> None:
-    architecture = lookup(model_type)
+    architecture = known(model_type)
     assert head_name(architecture, embed) == head
     layers = f"{embed.rsplit('.', 2)[0]}.layers.0.weight"
     assert embed_name(architecture, head, [head, layers]) == embed
 
 
 def test_followers_keep_wrapper_and_prefix() -> None:
-    bart = lookup("bart")
+    bart = known("bart")
     stored = ["module.shared.weight", "module.encoder.layers.0.x", "module.decoder.layers.0.x"]
     assert followers(bart, "module.shared.weight", stored) == {
         "module.encoder.embed_tokens.weight": "module.shared.weight",
@@ -114,9 +121,9 @@ def test_followers_keep_wrapper_and_prefix() -> None:
     assert followers(bart, "model.shared.weight", ["model.shared.weight", "model.decoder.x.weight"]) == {
         "model.decoder.embed_tokens.weight": "model.shared.weight"
     }
-    assert followers(lookup("llama"), "model.embed_tokens.weight", ["model.embed_tokens.weight"]) == {}
+    assert followers(known("llama"), "model.embed_tokens.weight", ["model.embed_tokens.weight"]) == {}
 
 
 def test_a_name_that_the_embedding_does_not_tell_is_asked_for() -> None:
     """TrOCR and BART decoders have one name for the table and two for the head."""
-    assert head_name(lookup("vision-encoder-decoder"), "decoder.model.decoder.embed_tokens.weight") is None
+    assert head_name(known("vision-encoder-decoder"), "decoder.model.decoder.embed_tokens.weight") is None

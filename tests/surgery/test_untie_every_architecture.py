@@ -7,6 +7,7 @@ the logits. Some types run in `make test`; all of them are marked slow.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,13 +38,13 @@ NOT_RUN = {
 }  # fmt: skip
 
 
-def every_class() -> list[object]:
+def every_class() -> list[Any]:
     found = [pytest.param(*each, id="-".join(each)) for each in SAMPLE]
     rest = [each for each in models.classes() if each not in SAMPLE]
     return found + [pytest.param(*each, id="-".join(each), marks=pytest.mark.slow) for each in rest]
 
 
-def build_or_skip(model_type: str, task: str, tied: bool) -> object:
+def build_or_skip(model_type: str, task: str, tied: bool) -> Any:
     if lookup(model_type) is None:
         pytest.skip("not in the table of architectures")
     try:
@@ -52,7 +53,7 @@ def build_or_skip(model_type: str, task: str, tied: bool) -> object:
         pytest.skip(f"transformers does not build it tiny: {type(error).__name__}")
 
 
-def load_or_skip(directory: Path, task: str) -> object:
+def load_or_skip(directory: Path, task: str) -> Any:
     """Of a few classes (shieldgemma2, dbrx, the text part of emu3) transformers does not load what it saved."""
     try:
         model, *problems = models.load(directory, task)
@@ -111,6 +112,7 @@ def test_the_names_of_the_pair_are_those_that_save_pretrained_writes(
     assert len(names["head"]) == 1, names
     assert names["embed"], names
     architecture = lookup(model_type)
+    assert architecture is not None
     if not architecture.head:
         pytest.skip("the table has no head for this type")
     if model_type in ("t5gemma", "emu3", "shieldgemma2"):

@@ -109,8 +109,8 @@ def test_scales_without_codes_are_no_matrix(tmp_path: Path) -> None:
     assert not is_helper("lm_head.scales", checkpoint.tensors)
 
 
-def test_damaged_parts_are_not_believed(tmp_path: Path) -> None:
-    parts = {
+def test_damaged_parts_are_no_packed_matrix(tmp_path: Path) -> None:
+    parts: dict[str, np.ndarray] = {
         "a.weight": np.zeros((8, 1), np.uint8),
         "a.weight.absmax": np.zeros(1, np.uint8),
         "a.weight.quant_state.bitsandbytes__nf4": np.frombuffer(b"not json", np.uint8),
