@@ -48,7 +48,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, np.ndarray], int]] = {
 }
 
 
-def write(where: Path, tensors: dict[str, np.ndarray], **config: Any) -> Checkpoint:
+def write(where: Path, tensors: dict[str, Any], **config: Any) -> Checkpoint:
     where.mkdir(exist_ok=True)
     save_file(tensors, where / "model.safetensors")
     (where / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
