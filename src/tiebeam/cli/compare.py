@@ -12,7 +12,7 @@ import click
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
-from tiebeam.cli.progress import Progress
+from tiebeam.cli.progress import Progress, time_left
 
 if TYPE_CHECKING:
     from tiebeam.compare.train_runs import Run
@@ -112,7 +112,9 @@ def _show_progress(progress: Progress, run: Run, record: dict[str, Any]) -> None
         final = record["done"] >= 1
         progress.say(f"{run.name} {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final)
     else:
-        progress.say(run.name, f"{head}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s")
+        left = time_left(record["done"], record["seconds"])
+        speed = f"{record['tokens_per_second']:,.0f} tokens/s"
+        progress.say(run.name, f"{head}  loss {record['loss']:.4f}  {speed}  {left}".rstrip())
 
 
 def _show(document: dict[str, Any], page: Path) -> None:

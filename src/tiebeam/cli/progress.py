@@ -194,6 +194,15 @@ def _counts(done: int, total: int, unit: str) -> str:
     return counts if unit == "B" else f"{counts} {unit}"
 
 
+def time_left(done: float, seconds: float) -> str:
+    """The time that a run still needs, from the fraction that is done.
+
+    >>> time_left(0.25, 60)
+    '3:00 left'
+    """
+    return f"{_clock(seconds * (1 - done) / done)} left" if 0 < done < 1 else ""
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
-from tiebeam.cli.progress import Progress
+from tiebeam.cli.progress import Progress, time_left
 from tiebeam.errors import BadRequest, TiebeamError
 
 if TYPE_CHECKING:
@@ -253,7 +253,11 @@ def _show(progress: Progress, record: dict[str, Any]) -> None:
         progress.say(f"val {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final=True)
     else:
         share = f"  head {100 * record['head_share']:.0f}% of the embedding gradient" if "head_share" in record else ""
-        progress.say("train", f"{head}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s{share}")
+        left = time_left(record["done"], record["seconds"])
+        progress.say(
+            "train",
+            f"{head}  loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s{share}  {left}".rstrip(),
+        )
 
 
 def _print_result(result: Result, corpus: Corpus) -> None:
