@@ -31,8 +31,10 @@ ONE_STORAGE = ("dtensors",)  # torch.save keeps the alias in each process's file
 @pytest.fixture(scope="session")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("spread")
-    program = Path(__file__).parents[2] / "helpers/distributed_models.py"
-    subprocess.run([sys.executable, program, out], check=True, capture_output=True, timeout=240)
+    tests = Path(__file__).parents[2]
+    command = [sys.executable, tests / "helpers/distributed_models.py", out]
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{tests}"}
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
     return out
 
 
