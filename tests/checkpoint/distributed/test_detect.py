@@ -32,7 +32,7 @@ ONE_STORAGE = ("dtensors",)  # torch.save keeps the alias in each process's file
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("spread")
     tests = Path(__file__).parents[2]
-    command = [sys.executable, tests / "helpers/distributed_models.py", out]
+    command = [sys.executable, str(tests / "helpers/distributed_models.py"), str(out)]
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{tests}"}
     subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
     return out
