@@ -1,7 +1,7 @@
 """Element types: their size in bits, and decoding of bytes to numbers.
 
-NumPy has no bfloat16, no 8-bit floats and nothing below a byte; these decode to float32, exactly. The package `gguf`
-decodes GGUF's block types.
+NumPy has no bfloat16, no 8-bit floats and nothing below a byte; these decode to float32, exactly. gguf_blocks.py
+decodes GGUF's common block types, the package `gguf` the others.
 """
 
 from __future__ import annotations
@@ -166,8 +166,12 @@ def _decode_gguf(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.f
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
+    from tiebeam.checkpoint import gguf_blocks
+
     if not raw:
         return np.zeros(shape, np.float32)
+    if gguf_blocks.can_dequantize(dtype):
+        return gguf_blocks.dequantize(dtype, raw).reshape(shape)
     try:
         with np.errstate(all="ignore"):  # a file may have infinite scales
             values = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType[dtype])

@@ -85,14 +85,15 @@ class Decoder(EngineBase):
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
-        tables = open_tables(weights, spec, names, config, embed, head)
         positions = skips = None
         if spec.positions:
             positions = weights.matrix(names.prefix + names.positions, (spec.context, spec.dim))
         if spec.golf:
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
+            opening = readers.submit(open_tables, weights, spec, names, config, embed, head)
             blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
+            tables = opening.result()
         final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(
             source=checkpoint.source,

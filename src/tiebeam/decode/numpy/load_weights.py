@@ -27,7 +27,8 @@ from tiebeam.decode.numpy.ops import Array
 from tiebeam.errors import BadRequest, UnreadableInput
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-_BLOCK = 1 << 21  # elements converted at a time
+_BLOCK = 1 << 18  # elements converted at a time; they stay in the cache
+_REMOTE_BLOCK = 1 << 21  # one request each
 
 
 def blas_threads() -> int:
@@ -187,7 +188,8 @@ class Weights:
         infos = [self.checkpoint.tensors[name] for name in names]
         row = infos[0].shape[1:]
         out = np.empty((sum(info.shape[0] for info in infos), *row), self.dtype)
-        top, step = 0, max(1, _BLOCK // max(1, math.prod(row)))
+        block = _BLOCK if isinstance(self.checkpoint.files, LocalFiles) else _REMOTE_BLOCK
+        top, step = 0, max(1, block // max(1, math.prod(row)))
         for info, order in zip(infos, orders or [None] * len(infos), strict=True):
             rows = info.shape[0]
             if info.strides is not None or info.packing:
