@@ -9,18 +9,29 @@ from torch import Tensor
 
 def plain_loss(
     h, W, targets, *, bias=None, softcap=None, softcap_kind="tanh", z_loss=0.0, label_smoothing=0.0,
-    ignore_index=-100, reduction="mean",
+    ignore_index=-100, reduction="mean", class_weights=None, scale_by_probability=False,
 ) -> Tensor:  # fmt: skip
+    """The loss of F.cross_entropy on full logits. Where no row counts, the mean is 0 and not NaN."""
     z = F.linear(h, W, bias).reshape(-1, W.shape[0])
     if softcap is not None:
         z = softcap * torch.tanh(z / softcap) if softcap_kind == "tanh" else softcap * torch.sigmoid(4 * z / softcap)
     ids = targets.reshape(-1).long()
     counts = ids != ignore_index
-    losses = F.cross_entropy(z, ids, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
-    losses = losses + torch.where(counts, z_loss * torch.logsumexp(z, -1).square(), 0.0)
+    weights = None if class_weights is None else class_weights.to(z.dtype)
+    losses = F.cross_entropy(
+        z, ids, weights, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
+    )
+    z_losses = torch.where(counts, z_loss * torch.logsumexp(z, -1).square(), 0.0)
+    if scale_by_probability:
+        probability = z.detach().softmax(-1).gather(1, torch.where(counts, ids, 0).unsqueeze(1)).squeeze(1)
+        losses, z_losses = losses * probability, z_losses * probability
     if reduction == "none":
-        return losses.reshape(targets.shape)
-    return losses.sum() / counts.sum().clamp_min(1) if reduction == "mean" else losses.sum()
+        return (losses + z_losses).reshape(targets.shape)
+    if reduction == "sum":
+        return (losses + z_losses).sum()
+    rows = counts.sum().clamp_min(1)
+    weight = rows if weights is None else weights[ids[counts]].sum()
+    return losses.sum() / (weight if bool(weight) else 1) + z_losses.sum() / rows
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
