@@ -1,10 +1,12 @@
-"""Slow reference implementations: the loss with full logits, and peak memory by the allocator."""
+"""Slow reference implementations: the loss with full logits, inputs for it, and peak memory by the allocator."""
 
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from tiebeam.nn import tied_cross_entropy
 
 
 def plain_loss(
@@ -51,3 +53,28 @@ def rel_error(got: Tensor, exact: Tensor) -> float:
     if got.numel() == 0:
         return 0.0
     return float((got.double() - exact.double()).abs().max() / exact.double().abs().max().clamp_min(1e-3))
+
+
+def draw_inputs(seed, rows, vocab, dim, dtype=torch.float64, ignored=0.0, bias=False):
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(*rows, dim, generator=generator, dtype=torch.float64)
+    W = torch.randn(vocab, dim, generator=generator, dtype=torch.float64)
+    targets = torch.randint(vocab, rows, generator=generator)
+    targets[torch.rand(rows, generator=generator) < ignored] = -100
+    b = torch.randn(vocab, generator=generator, dtype=torch.float64).to(dtype) if bias else None
+    return h.to(dtype), W.to(dtype), targets, b
+
+
+def both(h, W, targets, bias, *, upstream_seed=0, chunk=None, **options):
+    """Loss and gradients of ours on the inputs as they are, and of the plain one on the same numbers in float64."""
+    ours = [None if t is None else t.detach().clone().requires_grad_() for t in (h, W, bias)]
+    true = [None if t is None else t.detach().to(torch.float64, copy=True).requires_grad_() for t in (h, W, bias)]
+    got = tied_cross_entropy(ours[0], ours[1], targets, bias=ours[2], chunk=chunk, **options)
+    exact = plain_loss(true[0], true[1], targets, bias=true[2], **options)
+    upstream = torch.randn(exact.shape, generator=torch.Generator().manual_seed(upstream_seed), dtype=torch.float64)
+    got.backward(upstream.to(got.dtype))
+    exact.backward(upstream.to(got.dtype).double())
+    return (
+        [got.detach(), *(t.grad for t in ours if t is not None)],
+        [exact.detach(), *(t.grad for t in true if t is not None)],
+    )
