@@ -70,7 +70,8 @@ def off(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 def lookup_and_loss(
     vocab: int = 37, tied: bool = True, dtype: torch.dtype = torch.float64, ignored: str = "none", passes: int = 1,
-    counts: tuple[int, ...] = (5, 5, 5, 5), input_grad_scale: float = 1.0, bridge: bool = False, **options,
+    counts: tuple[int, ...] = (5, 5, 5, 5), input_grad_scale: float = 1.0, bridge: bool = False,
+    weighted: bool = False, **options,
 ) -> Callable[[int, int], Deviations]:  # fmt: skip
     """Embed, a data-parallel map, the loss: losses and every gradient against a TiedEmbedding over all tokens."""
 
@@ -95,6 +96,8 @@ def lookup_and_loss(
         ends = [0, *torch.tensor(counts[:world]).cumsum(0).tolist()]
         own = slice(ends[rank], ends[rank + 1])
         found: Deviations = {"loss": 0.0}
+        if weighted:
+            options["class_weights"] = torch.rand(vocab, generator=generator, dtype=dtype)
         for _ in range(passes):
             ids, targets = torch.randint(vocab, (2, ends[-1]), generator=generator)
             if ignored == "some":
@@ -144,6 +147,37 @@ def without_gradients(rank: int, world: int) -> Deviations:
             got = table.loss(h[own], targets[own], reduction=reduction, z_loss=0.01)
             found[reduction] = off(got, whole.loss(h, targets, reduction=reduction, z_loss=0.01))
         assert table._alias is None
+    return found
+
+
+def metrics(rank: int, world: int) -> Deviations:
+    """Accuracy of all ranks' tokens and predictions of the own ones, with ties and a rank without rows."""
+    torch.manual_seed(8)
+    vocab = 9
+    whole = TiedEmbedding(vocab, DIM, 0.7, dtype=torch.float64)
+    with torch.no_grad():
+        whole.weight.mul_(2).round_()  # exact logits
+        whole.weight[5:] = whole.weight[:4]  # equal logits on different ranks: the first row counts
+    table = ShardedEmbedding.from_full(whole)
+    h, targets = torch.randint(-3, 4, (4, 8, DIM)).double(), torch.randint(vocab, (4, 8))
+    targets = torch.where(torch.rand(4, 8) < 0.3, -100, torch.where(torch.rand(4, 8) < 0.5, targets, 0))
+    h.requires_grad_()
+    found: Deviations = {}
+    options = {"z_loss": 0.1, "chunk": 3, "return_metrics": True}
+    for name, scale in (("plain", False), ("scaled", True)):
+        mine = table.loss(h[rank], targets[rank], scale_by_probability=scale, **options)
+        true = whole.loss(h[:world], targets[:world], scale_by_probability=scale, **options)
+        assert 0 < float(true.accuracy) < 1
+        assert torch.equal(mine.predictions, true.predictions[rank])
+        for part in ("loss", "accuracy", "z_loss"):
+            found[f"{name} {part}"] = off(getattr(mine, part).detach(), getattr(true, part).detach())
+        mine.loss.backward()
+        assert not mine.accuracy.requires_grad
+        assert not mine.z_loss.requires_grad
+    with torch.no_grad():
+        mine = table.loss(h[rank], targets[rank], reduction="none", **options)
+        true = whole.loss(h[rank], targets[rank], reduction="none", **options)
+    found["none"] = max(off(mine.loss, true.loss), off(mine.z_loss, true.z_loss))
     return found
 
 
@@ -362,6 +396,23 @@ CASES: dict[str, Callable[[int, int], Deviations]] = {
     "everything at once, untied": lookup_and_loss(
         vocab=23, tied=False, softcap=2.0, z_loss=0.1, label_smoothing=0.2, ignored="some", chunk=5, passes=2
     ),
+    "class weights": lookup_and_loss(weighted=True, ignored="some"),
+    "class weights, everything at once": lookup_and_loss(
+        vocab=23,
+        weighted=True,
+        softcap=2.0,
+        z_loss=0.1,
+        label_smoothing=0.2,
+        ignored="some",
+        counts=(7, 2, 0, 5),
+        chunk=5,
+    ),
+    "scaled by probability": lookup_and_loss(scale_by_probability=True, ignored="some"),
+    "scaled by probability, everything at once": lookup_and_loss(
+        vocab=23, weighted=True, scale_by_probability=True, softcap=200.0, z_loss=0.1, label_smoothing=0.2, chunk=5
+    ),
+    "fp32: large softcap": lookup_and_loss(dtype=F32, softcap=1e6),
+    "metrics": metrics,
     "a sum": lookup_and_loss(reduction="sum"),
     "accumulated": lookup_and_loss(passes=3),
     "bridge": lookup_and_loss(bridge=True),

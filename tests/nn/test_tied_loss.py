@@ -6,36 +6,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.plain_loss import peak_bytes, plain_loss, rel_error
+from helpers.plain_loss import both, draw_inputs, peak_bytes, plain_loss, rel_error
 from tiebeam.errors import BadRequest
 from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
-
-
-def draw_inputs(seed, rows, vocab, dim, dtype=torch.float64, ignored=0.0, bias=False):
-    generator = torch.Generator().manual_seed(seed)
-    h = torch.randn(*rows, dim, generator=generator, dtype=torch.float64)
-    W = torch.randn(vocab, dim, generator=generator, dtype=torch.float64)
-    targets = torch.randint(vocab, rows, generator=generator)
-    targets[torch.rand(rows, generator=generator) < ignored] = -100
-    b = torch.randn(vocab, generator=generator, dtype=torch.float64).to(dtype) if bias else None
-    return h.to(dtype), W.to(dtype), targets, b
-
-
-def both(h, W, targets, bias, *, upstream_seed=0, chunk=None, **options):
-    """Loss and gradients of ours on the inputs as they are, and of the plain one on the same numbers in float64."""
-    ours = [None if t is None else t.clone().requires_grad_() for t in (h, W, bias)]
-    true = [None if t is None else t.double().requires_grad_() for t in (h, W, bias)]
-    got = tied_cross_entropy(ours[0], ours[1], targets, bias=ours[2], chunk=chunk, **options)
-    exact = plain_loss(true[0], true[1], targets, bias=true[2], **options)
-    upstream = torch.randn(exact.shape, generator=torch.Generator().manual_seed(upstream_seed), dtype=torch.float64)
-    got.backward(upstream.to(got.dtype))
-    exact.backward(upstream.to(got.dtype).double())
-    return (
-        [got.detach(), *(t.grad for t in ours if t is not None)],
-        [exact.detach(), *(t.grad for t in true if t is not None)],
-    )
 
 
 @given(
@@ -45,22 +20,26 @@ def both(h, W, targets, bias, *, upstream_seed=0, chunk=None, **options):
     dim=st.integers(1, 9),
     chunk=st.one_of(st.none(), st.integers(1, 20)),
     dtype=st.sampled_from([torch.float64, torch.float64, torch.float32, torch.bfloat16]),
-    softcap=st.one_of(st.none(), st.floats(0.5, 30.0)),
+    softcap=st.one_of(st.none(), st.floats(0.5, 30.0), st.floats(30.0, 1e4)),
     softcap_kind=st.sampled_from(["tanh", "sigmoid"]),
     z_loss=st.sampled_from([0.0, 1e-4, 0.1]),
     label_smoothing=st.sampled_from([0.0, 0.1, 1.0]),
     ignored=st.sampled_from([0.0, 0.3, 1.0]),
     reduction=st.sampled_from(["mean", "sum", "none"]),
     bias=st.booleans(),
+    weighted=st.booleans(),
+    scaled=st.booleans(),
 )
 @settings(deadline=None, max_examples=250)
 def test_loss_and_gradients_match_float64_autograd(
-    seed, rows, vocab, dim, chunk, dtype, softcap, softcap_kind, z_loss, label_smoothing, ignored, reduction, bias
-):
+    seed, rows, vocab, dim, chunk, dtype, softcap, softcap_kind, z_loss, label_smoothing, ignored, reduction, bias,
+    weighted, scaled,
+):  # fmt: skip
     h, W, targets, b = draw_inputs(seed, rows, vocab, dim, dtype, ignored, bias)
+    weights = torch.rand(vocab, generator=torch.Generator().manual_seed(seed)) + 0.1 if weighted else None
     got, exact = both(
         h, W, targets, b, upstream_seed=seed, chunk=chunk, softcap=softcap, softcap_kind=softcap_kind, z_loss=z_loss,
-        label_smoothing=label_smoothing, reduction=reduction,
+        label_smoothing=label_smoothing, reduction=reduction, class_weights=weights, scale_by_probability=scaled,
     )  # fmt: skip
     # Losses and gradients of one call share a scale: a sum that cancels is as exact as its terms, not as itself.
     scale = max(1.0, *(float(e.abs().max()) for e in exact if e.numel()))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tiebeam.nn.gpt import GPT
     from tiebeam.nn.gradient_share import gradient_provenance
     from tiebeam.nn.loss import tied_cross_entropy
+    from tiebeam.nn.loss_options import LossAndMetrics
     from tiebeam.nn.sharded_embedding import (
         ShardedEmbedding,
         exclude_from_ddp,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # Loaded on first use: the MLX model uses the configuration too, on machines without torch.
 _HOMES = {
     "GPT": "tiebeam.nn.gpt",
+    "LossAndMetrics": "tiebeam.nn.loss_options",
     "ShardedEmbedding": "tiebeam.nn.sharded_embedding",
     "TiedEmbedding": "tiebeam.nn.tied_embedding",
     "gradient_provenance": "tiebeam.nn.gradient_share",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "GPT",
     "GPTConfig",
+    "LossAndMetrics",
     "Provenance",
     "ShardedEmbedding",
     "TiedEmbedding",

@@ -20,24 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiebeam.nn.loss_options import Shape
+
 _CACHE_BYTES = 2 << 20  # of logits per thread processed together, to stay in that thread's cache
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
 _LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a fraction of the table
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How the loss transforms a row of logits: u = amplitude * sigmoid(slope * z) + offset if capped, else u = z.
-
-    This covers both kinds of softcap: tanh is a scaled sigmoid, and the sigmoid is four times cheaper.
-    """
-
-    amplitude: float = 1.0
-    slope: float = 1.0
-    offset: float = 0.0
-    capped: bool = False
-    z_loss: float = 0.0
-    label_smoothing: float = 0.0
 
 
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
@@ -77,6 +64,30 @@ def _cpu_has_bf16() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class RowMetrics:
+    """Buffers for what can be returned beside the loss; they are overwritten."""
+
+    predictions: Tensor  # [N], int64: the row of W with the largest logit
+    z_losses: Tensor  # [N]: the z-loss in each row's loss
+
+    @classmethod
+    def of(cls, losses: Tensor) -> RowMetrics:
+        return cls(torch.full_like(losses, -1, dtype=torch.int64), torch.zeros_like(losses))
+
+    def fill(self, found: RowMetrics, counts: Tensor, keep: Tensor | None) -> None:
+        """Take the metrics that were computed: of the rows `keep`, or of all rows, of which some do not count."""
+        if keep is None:
+            self.predictions.copy_(torch.where(counts, found.predictions, -1))
+            self.z_losses.copy_(torch.where(counts, found.z_losses, 0.0))
+        else:
+            self.predictions.index_copy_(0, keep, found.predictions)
+            self.z_losses.index_copy_(0, keep, found.z_losses)
+
+    def __getitem__(self, rows: slice) -> RowMetrics:
+        return RowMetrics(self.predictions[rows], self.z_losses[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One call: inputs, options, and a buffer for each gradient that is needed.
 
@@ -95,6 +106,8 @@ class Work:
     dh: Tensor | None = None
     dW: Tensor | None = None  # noqa: N815
     dbias: Tensor | None = None
+    class_weights: Tensor | None = None  # [V], like row_weight
+    metrics: RowMetrics | None = None
 
     @property
     def with_gradients(self) -> bool:
@@ -150,7 +163,7 @@ def _direct(work: Work) -> Tensor:  # -> [N]
             torch.mm(part * shape.slope if shape.capped else part, W.t(), out=z)
         else:
             torch.addmm(work.bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
-        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.with_gradients)
+        losses[rows], factor = _to_gradient_(z, rows, work)
         factor = (work.row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
         if dh is not None:
             if dh.dtype == work.products:
@@ -188,7 +201,7 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
             z.add_(work.bias)
         if shape.capped:
             z.mul_(shape.slope)
-        losses[rows], factor = _to_gradient_(z, work.targets[rows], shape, work.with_gradients)
+        losses[rows], factor = _to_gradient_(z, rows, work)
         if not work.with_gradients:
             continue
         z.mul_(factor.unsqueeze(1))  # half precision has too little range for the undivided sums
@@ -213,42 +226,62 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
     return losses
 
 
-def _to_gradient_(  # [C, V], [C] -> [C], [C]
-    z: Tensor, targets: Tensor, shape: Shape, gradients: bool
-) -> tuple[Tensor, Tensor]:
+def _to_gradient_(z: Tensor, chunk: slice, work: Work) -> tuple[Tensor, Tensor]:  # [C, V] -> [C], [C]
     """The loss of each row, and the factor that turns the new z into dloss/dz. z is given scaled by `shape.slope`."""
     losses, factors = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
+    targets = work.targets[chunk].unsqueeze(1)
+    metrics = None if work.metrics is None else work.metrics[chunk]
     step = rows_in_cache(z)
     for top in range(0, z.shape[0], step):
         rows = slice(top, top + step)
-        losses[rows], factors[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), shape, gradients)
+        losses[rows], factors[rows] = _rows_to_gradient_(
+            z[rows], targets[rows], work, None if metrics is None else metrics[rows]
+        )
     return losses, factors
 
 
 def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
-    z: Tensor, target: Tensor, shape: Shape, gradients: bool
+    z: Tensor, target: Tensor, work: Work, metrics: RowMetrics | None
 ) -> tuple[Tensor, Tensor]:
+    """With q the target distribution, Q its sum and L the log-sum-exp: loss = Q L - q.u + z_loss L^2."""
+    shape, weights = work.shape, work.class_weights
     smoothing = shape.label_smoothing
-    u = z.sigmoid_() * shape.amplitude if shape.capped else z
+    if metrics is not None:
+        torch.argmax(z, 1, out=metrics.predictions)
+    u = shape.curve_(z) * shape.amplitude if shape.capped else z
     target_logit = u.gather(1, target).squeeze(1)
+    mass: float | Tensor = 1.0
+    at_target: float | Tensor = 1.0 - smoothing
+    if weights is not None:
+        at_target = at_target * weights[target.squeeze(1)]
+        mass = at_target + smoothing * weights.mean()
+    expected = at_target * target_logit
     if smoothing:
-        target_logit = (1.0 - smoothing) * target_logit + smoothing * u.mean(1)
+        expected = expected + smoothing * (u.mean(1) if weights is None else u.mv(weights) / z.shape[1])
     largest = u.amax(1, keepdim=True)
     e = u.sub_(largest).exp_()
     total = e.sum(1)
     log_sum = largest.squeeze(1) + total.log()
-    loss = log_sum - target_logit
+    loss = mass * log_sum - expected
+    scale = (target_logit - log_sum).exp_() if shape.scale_by_probability else None
     log_sum = log_sum + shape.offset
     if shape.z_loss:
-        loss = loss + shape.z_loss * log_sum.square()
-    if not gradients:
+        z_loss = shape.z_loss * log_sum.square()
+        loss = loss + z_loss
+        if metrics is not None:
+            metrics.z_losses.copy_(z_loss if scale is None else z_loss * scale)
+    if scale is not None:
+        loss = loss * scale
+    if not work.with_gradients:
         return loss, total
-    if shape.z_loss:
-        e.mul_((1.0 + 2.0 * shape.z_loss * log_sum).unsqueeze(1))
+    if shape.z_loss or weights is not None:
+        e.mul_((mass + 2.0 * shape.z_loss * log_sum).unsqueeze(1))
     if smoothing:
-        e.sub_((total * (smoothing / z.shape[1])).unsqueeze(1))
-    e.scatter_add_(1, target, (total * (smoothing - 1.0)).unsqueeze(1))
+        floor = (total * (smoothing / z.shape[1])).unsqueeze(1)
+        e = e.sub_(floor) if weights is None else e.addcmul_(floor, weights, value=-1.0)
+    e.scatter_add_(1, target, (total * -at_target).unsqueeze(1))
+    factor = total.reciprocal() if scale is None else scale / total
     if not shape.capped:
-        return loss, total.reciprocal()
-    torch.ops.aten.sigmoid_backward.grad_input(e, z, grad_input=z)  # e * s * (1 - s) over s, in one pass
-    return loss, (shape.slope * shape.amplitude) / total
+        return loss, factor
+    shape.curve_backward_(e, z)
+    return loss, factor * (shape.slope * shape.amplitude)

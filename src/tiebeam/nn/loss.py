@@ -10,19 +10,38 @@ again. The same recomputation serves a second backward through a retained graph.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
-from tiebeam.nn.chunked_loss import Shape, Work, default_chunk, losses_and_gradients, product_dtype
+from tiebeam.nn.chunked_loss import RowMetrics, Work, default_chunk, losses_and_gradients, product_dtype
+from tiebeam.nn.loss_options import (
+    LossAndMetrics,
+    LossOptions,
+    Reduction,
+    Shape,
+    SoftcapKind,
+    check_class_weights,
+    check_inputs,
+    loss_shape,
+    targets_mean_to_1,
+)
 
-Reduction = Literal["mean", "sum", "none"]
-SoftcapKind = Literal["tanh", "sigmoid"]
+
+@overload
+def tied_cross_entropy(
+    h: Tensor, W: Tensor, targets: Tensor, *, return_metrics: Literal[False] = False, **options: Unpack[LossOptions]
+) -> Tensor: ...
+
+
+@overload
+def tied_cross_entropy(
+    h: Tensor, W: Tensor, targets: Tensor, *, return_metrics: Literal[True], **options: Unpack[LossOptions]
+) -> LossAndMetrics: ...
 
 
 def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with reduction="none"
@@ -37,8 +56,11 @@ def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with redu
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    class_weights: Tensor | None = None,  # [V]
+    scale_by_probability: bool = False,
+    return_metrics: bool = False,
     chunk: int | None = None,
-) -> Tensor:
+) -> Tensor | LossAndMetrics:
     """`F.cross_entropy(softcap(F.linear(h, W, bias)), targets)`, in a fraction of its memory.
 
     Memory beyond the gradients is one chunk of logits, 4 * chunk * V bytes. It works in float64, float32, bf16 and
@@ -58,10 +80,15 @@ def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with redu
         ignore_index: rows with this target do not count in the loss, the mean, or the gradients.
         reduction: "mean" is over the rows that count; if there are none, loss and gradients are 0, where
             F.cross_entropy returns NaN. "sum", or "none" for the loss of each row.
+        class_weights: [V], the `weight` of F.cross_entropy: how much each token counts as a target. "mean" divides by
+            the sum of the targets' weights. The z-loss is not weighted. No gradient with respect to them.
+        scale_by_probability: multiplies each row's loss by the model's probability of its target, as a constant
+            (dynamic fine-tuning; Liger's token scaling). "mean" still divides by the number of rows that count.
+        return_metrics: also return accuracy, predictions and z-loss, as a `LossAndMetrics`.
         chunk: tokens per chunk; by default chosen from V, D and the number of tokens.
 
     Returns:
-        A scalar, or [...] with reduction="none".
+        A scalar, or [...] with reduction="none"; with return_metrics a `LossAndMetrics` that has it as `loss`.
 
     Raises:
         BadRequest: shapes or dtypes do not fit, a target is out of range, or the gradient would have to be
@@ -75,15 +102,36 @@ def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with redu
     >>> torch.allclose(loss, expected, atol=1e-5)
     True
     >>> loss.backward()
+
+    Rare tokens count more, frequent ones less:
+
+    >>> weights = 1 / (1 + torch.bincount(targets.flatten(), minlength=100))
+    >>> loss = tied_cross_entropy(h, W, targets, class_weights=weights)
+    >>> expected = torch.nn.functional.cross_entropy((h @ W.T).flatten(0, 1), targets.flatten(), weight=weights)
+    >>> torch.allclose(loss, expected, atol=1e-5)
+    True
+
+    Tokens that the model finds improbable pull less:
+
+    >>> bool(tied_cross_entropy(h, W, targets, scale_by_probability=True) < tied_cross_entropy(h, W, targets))
+    True
+
+    Accuracy comes with the loss, without a second pass over the vocabulary:
+
+    >>> found = tied_cross_entropy(h, W, targets, return_metrics=True)
+    >>> torch.equal(found.predictions, (h @ W.T).argmax(-1))
+    True
+    >>> torch.equal(found.accuracy, (found.predictions == targets).float().mean())
+    True
     """
     if reduction not in ("mean", "sum", "none"):
         raise BadRequest(f"reduction={reduction!r} is not supported; use 'mean', 'sum' or 'none'")
-    shape = loss_shape(softcap, softcap_kind, z_loss, label_smoothing)
+    shape = loss_shape(softcap, softcap_kind, z_loss, label_smoothing, scale_by_probability)
     check_inputs(h, W, targets, bias, chunk)
-    result: Tensor = _fused(
-        h.reshape(-1, W.shape[1]), W, bias, targets.reshape(-1), shape, ignore_index, reduction, chunk
-    )
-    return result.reshape(targets.shape) if reduction == "none" else result
+    check_class_weights(class_weights, W.shape[0])
+    rows = h.reshape(-1, W.shape[1])
+    loss, metrics = _fused(rows, W, bias, targets, class_weights, shape, ignore_index, reduction, chunk, return_metrics)
+    return loss if metrics is None else LossAndMetrics(loss, *metrics)
 
 
 def softcapped(z: Tensor, softcap: float | None, kind: SoftcapKind = "tanh") -> Tensor:
@@ -102,63 +150,31 @@ class _Call:
     chunk: int
     products: torch.dtype
     with_gradients: bool
-
-
-def loss_shape(softcap: float | None, kind: SoftcapKind, z_loss: float, label_smoothing: float) -> Shape:
-    if kind not in ("tanh", "sigmoid"):
-        raise BadRequest(f"softcap_kind={kind!r} is not supported; use 'tanh' or 'sigmoid'")
-    if softcap is not None and not (0.0 < softcap < math.inf):
-        raise BadRequest(f"softcap={softcap} must be a positive number, or None for no cap")
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise BadRequest(f"label_smoothing={label_smoothing} must be between 0 and 1")
-    if softcap is None:
-        return Shape(z_loss=z_loss, label_smoothing=label_smoothing)
-    if kind == "sigmoid":
-        amplitude, slope, offset = softcap, 4 / softcap, 0.0
-    else:  # cap * tanh(z / cap) = 2 cap * sigmoid(2z / cap) - cap
-        amplitude, slope, offset = 2 * softcap, 2 / softcap, -softcap
-    return Shape(amplitude, slope, offset, True, z_loss, label_smoothing)
-
-
-def check_inputs(h: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None, chunk: int | None) -> None:
-    if hasattr(W, "full_tensor") or hasattr(h, "full_tensor"):
-        raise BadRequest(
-            "h or W is a sharded DTensor; call the loss inside the FSDP module that gathers W, or pass W.full_tensor()"
-        )
-    if W.ndim != 2 or h.ndim < 1 or h.shape[-1] != W.shape[1]:
-        raise BadRequest(f"h is {list(h.shape)} and W is {list(W.shape)}; expected [..., D] and [V, D] with the same D")
-    if targets.shape != h.shape[:-1]:
-        raise BadRequest(
-            f"targets are {list(targets.shape)}, but h has rows {list(h.shape[:-1])}; expected one target per row"
-        )
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise BadRequest(f"targets are {targets.dtype}; expected token ids of an integer dtype")
-    if bias is not None and bias.shape != W.shape[:1]:
-        raise BadRequest(f"bias is {list(bias.shape)}, but W has {W.shape[0]} rows; expected one bias per row")
-    if chunk is not None and chunk < 1:
-        raise BadRequest(f"chunk={chunk} must be a number of tokens, at least 1")
-    if not (h.is_floating_point() and W.is_floating_point()):
-        raise BadRequest(f"h is {h.dtype} and W is {W.dtype}; expected floating point")
+    with_metrics: bool
 
 
 @eager_only
 def _fused(
-    h: Tensor,
+    h: Tensor,  # [N, D]
     W: Tensor,
     bias: Tensor | None,
-    targets: Tensor,
+    targets: Tensor,  # [...]
+    class_weights: Tensor | None,
     shape: Shape,
     ignore_index: int,
     reduction: Reduction,
     chunk: int | None,
-) -> Tensor:
+    with_metrics: bool,
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
+    """The loss, and accuracy, predictions and z-loss if they are wanted."""
     if in_functorch():
         raise BadRequest(
             "tied_cross_entropy computes its gradients in the forward pass, which torch.func does not support; "
             "use F.cross_entropy(F.linear(h, W), targets) inside torch.func"
         )
-    valid = targets != ignore_index
-    safe = torch.where(valid, targets, 0).long()
+    ids = targets.reshape(-1)
+    valid = ids != ignore_index
+    safe = torch.where(valid, ids, 0).long()
     if targets.device.type == "cpu" and safe.numel():
         low, high = (int(x) for x in safe.aminmax())
         if low < 0 or high >= W.shape[0]:
@@ -173,8 +189,18 @@ def _fused(
         chunk=chunk or default_chunk(h.shape[0], W.shape[0], W.shape[1], max(4, products.itemsize)),
         products=products,
         with_gradients=torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (h, W, bias)),
+        with_metrics=with_metrics,
     )
-    return cast(Tensor, _TiedCrossEntropy.apply(h, W, bias, safe, valid, call))  # type: ignore[no-untyped-call]
+    if class_weights is not None:
+        class_weights = class_weights.to(torch.float64 if products == torch.float64 else torch.float32)
+        if reduction == "mean":
+            class_weights = targets_mean_to_1(class_weights, safe[valid])
+    loss, predictions, z_loss = _TiedCrossEntropy.apply(h, W, bias, safe, valid, class_weights, call)  # type: ignore[no-untyped-call]
+    per_row = targets.shape if reduction == "none" else torch.Size()
+    if predictions is None:
+        return loss.reshape(per_row), None
+    accuracy = (predictions == safe).sum() / valid.sum().clamp_min(1)
+    return loss.reshape(per_row), (accuracy, predictions.reshape(targets.shape), z_loss.reshape(per_row))
 
 
 class _TiedCrossEntropy(torch.autograd.Function):
@@ -186,22 +212,33 @@ class _TiedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         valid: Tensor,
+        class_weights: Tensor | None,
         call: _Call,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         ctx.call, ctx.held = call, None
         weight = valid.to(torch.float64 if call.products == torch.float64 else torch.float32)
         if call.reduction == "mean":
             weight = weight / weight.sum().clamp_min(1.0)
         in_forward = call.with_gradients and call.reduction != "none"
-        losses, gradients = _compute(h, W, bias, targets, weight, call, ctx.needs_input_grad[:3] if in_forward else ())
+        metrics = RowMetrics.of(weight) if call.with_metrics else None
+        wanted = ctx.needs_input_grad[:3] if in_forward else ()
+        losses, gradients = _compute(h, W, bias, targets, weight, class_weights, call, wanted, metrics)
         if in_forward:
             ctx.held = gradients
         if call.with_gradients:
-            ctx.save_for_backward(h, W, bias, targets, weight)
-        return losses if call.reduction == "none" else (losses * weight).sum()
+            ctx.save_for_backward(h, W, bias, targets, weight, class_weights)
+
+        def reduced(rows: Tensor) -> Tensor:
+            return rows if call.reduction == "none" else (rows * weight).sum()
+
+        if metrics is None:
+            return reduced(losses), None, None
+        z_loss = reduced(metrics.z_losses)
+        ctx.mark_non_differentiable(metrics.predictions, z_loss)
+        return reduced(losses), metrics.predictions, z_loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor, *_of_metrics: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             # torch's once_differentiable allows this when upstream is a constant, and loses second-order terms.
             raise BadRequest(
@@ -213,9 +250,10 @@ class _TiedCrossEntropy(torch.autograd.Function):
             if upstream.device.type != "cpu" or float(upstream) != 1.0:
                 gradients = [None if g is None else g.mul_(upstream) for g in gradients]
         else:
-            h, W, bias, targets, weight = ctx.saved_tensors
-            _, gradients = _compute(h, W, bias, targets, weight * upstream, ctx.call, ctx.needs_input_grad[:3])
-        return (*gradients, None, None, None)
+            h, W, bias, targets, weight, class_weights = ctx.saved_tensors
+            wanted = ctx.needs_input_grad[:3]
+            _, gradients = _compute(h, W, bias, targets, weight * upstream, class_weights, ctx.call, wanted)
+        return (*gradients, None, None, None, None)
 
 
 def _compute(
@@ -224,10 +262,15 @@ def _compute(
     bias: Tensor | None,
     targets: Tensor,
     weight: Tensor,
+    class_weights: Tensor | None,
     call: _Call,
     wanted: tuple[bool, ...],
+    metrics: RowMetrics | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Each row's loss (0 where its weight is 0), and the wanted gradients of sum(weight * loss)."""
+    """Each row's loss (0 where its weight is 0), and the wanted gradients of sum(weight * loss).
+
+    `metrics` get the same rows; those of weight 0 keep -1 and 0.
+    """
     wide = weight.dtype
     # fp16 has too little range for a gradient before loss scaling; autograd casts it later.
     buffers = [
@@ -244,13 +287,16 @@ def _compute(
     # Skipping rows needs their number, which would synchronize a GPU.
     keep = counts.nonzero().squeeze(1) if h.device.type == "cpu" and not bool(counts.all()) else None
     all_losses, all_dh = None, dh
+    found = metrics
     if keep is not None:
         all_losses = weight.new_zeros(h.shape[0])
         h, targets, weight = h[keep], targets[keep], weight[keep]
         dh = None if dh is None else dh.new_empty(h.shape)
-    losses = losses_and_gradients(
-        Work(h, W, targets, weight, bias, call.shape, call.chunk, call.products, dh=dh, dW=dW, dbias=dbias)
-    )
+        found = None if metrics is None else RowMetrics.of(weight)
+    work = Work(h, W, targets, weight, bias, call.shape, call.chunk, call.products, dh, dW, dbias, class_weights, found)
+    losses = losses_and_gradients(work)
+    if metrics is not None and found is not None:
+        metrics.fill(found, counts, keep)
     if keep is None:
         losses = torch.where(counts, losses, 0.0)
     else:

@@ -145,7 +145,8 @@ class ShardedEmbedding(TiedEmbedding):
         """The loss over the tokens of all ranks; see `sharded_cross_entropy` for the options and the scale."""
         options = {"softcap": self.softcap, "softcap_kind": self.softcap_kind, **options}
         W = self._head_weight() if head is None else head
-        return sharded_cross_entropy(self._before_head(h), W, targets, self.vocab, self.ranks, **options)
+        found = sharded_cross_entropy(self._before_head(h), W, targets, self.vocab, self.ranks, **options)
+        return cast(Tensor, found)
 
     def sum_over_ranks(self, sums: Tensor) -> Tensor:
         return self.ranks.all_reduce_(sums)

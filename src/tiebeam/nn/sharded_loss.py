@@ -12,7 +12,7 @@ counts, and the shorter ones are padded with rows of weight 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,9 +20,18 @@ from torch import Tensor
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
-from tiebeam.nn.chunked_loss import Shape, default_chunk, no_autocast, product_dtype, row_blocks, rows_in_cache
+from tiebeam.nn.chunked_loss import RowMetrics, default_chunk, no_autocast, product_dtype, row_blocks
 from tiebeam.nn.collectives import RankGroup
-from tiebeam.nn.loss import Reduction, SoftcapKind, check_inputs, loss_shape
+from tiebeam.nn.loss_options import (
+    LossAndMetrics,
+    Reduction,
+    SoftcapKind,
+    check_class_weights,
+    check_inputs,
+    loss_shape,
+    targets_mean_to_1,
+)
+from tiebeam.nn.sharded_softmax import Call, combined_, predictions, to_gradient_
 
 _LEAST_EACH = 64  # minimum tokens of each rank in a chunk: smaller messages are inefficient
 
@@ -40,12 +49,16 @@ def sharded_cross_entropy(  # [..., D], [V/N, D], [...] -> scalar, or [...] with
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    class_weights: Tensor | None = None,  # [V], the same on every rank
+    scale_by_probability: bool = False,
+    return_metrics: bool = False,
     chunk: int | None = None,
-) -> Tensor:
+) -> Tensor | LossAndMetrics:
     """`tied_cross_entropy` over the tokens of all ranks; `block` is this rank's rows of W (`ranks.shard(vocab)`).
 
     "mean" and "sum" are over the tokens of all ranks that count, with the same value on every rank. "none" gives the
-    losses of this rank's tokens, without gradients. `chunk` counts the tokens of all ranks together.
+    losses of this rank's tokens, without gradients. `chunk` counts the tokens of all ranks together. Of the metrics,
+    `accuracy` is over the tokens of all ranks that count, and `predictions` are those of this rank's tokens.
 
     The gradient of `block` is that of the returned loss. The gradient of `h` is N times that, for N ranks, because
     the layers behind it are data-parallel and DDP and FSDP divide the sum of their gradients by N.
@@ -56,40 +69,33 @@ def sharded_cross_entropy(  # [..., D], [V/N, D], [...] -> scalar, or [...] with
     with_gradients = torch.is_grad_enabled() and (h.requires_grad or block.requires_grad)
     if with_gradients and reduction == "none":
         raise BadRequest("reduction='none' over a sharded vocabulary has no gradients; call it under torch.no_grad()")
-    call = _Call(
-        loss_shape(softcap, softcap_kind, z_loss, label_smoothing), vocab, ranks, reduction, chunk, ignore_index
-    )
-    losses = _sharded(h.reshape(-1, h.shape[-1]), block, targets.reshape(-1), call)
-    return losses.reshape(targets.shape) if reduction == "none" else losses
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of a call that are not tensors."""
-
-    shape: Shape
-    vocab: int
-    ranks: RankGroup
-    reduction: Reduction
-    chunk: int | None
-    ignore_index: int
+    check_class_weights(class_weights, vocab)
+    shape = loss_shape(softcap, softcap_kind, z_loss, label_smoothing, scale_by_probability)
+    call = Call(shape, vocab, ranks, reduction, chunk, ignore_index, class_weights, return_metrics)
+    loss, *metrics = _sharded(h.reshape(-1, h.shape[-1]), block, targets.reshape(-1), call)
+    per_row = targets.shape if reduction == "none" else loss.shape
+    if not return_metrics:
+        return loss.reshape(per_row)
+    accuracy, predicted, z_losses = metrics
+    return LossAndMetrics(loss.reshape(per_row), accuracy, predicted.reshape(targets.shape), z_losses.reshape(per_row))
 
 
 @eager_only
-def _sharded(h: Tensor, block: Tensor, targets: Tensor, call: _Call) -> Tensor:
+def _sharded(h: Tensor, block: Tensor, targets: Tensor, call: Call) -> tuple[Tensor, ...]:
     if in_functorch():
         raise BadRequest("torch.func transforms do not support a sharded loss: it communicates with other ranks")
-    return cast(Tensor, _ShardedCrossEntropy.apply(h, block, targets, call))  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, ...], _ShardedCrossEntropy.apply(h, block, targets, call))  # type: ignore[no-untyped-call]
 
 
 class _ShardedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, block: Tensor, targets: Tensor, call: _Call) -> Tensor:
-        result, ctx.held = _loss_by_chunks(h, block, targets, call, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        return result
+    def forward(ctx: Any, h: Tensor, block: Tensor, targets: Tensor, call: Call) -> tuple[Tensor, ...]:
+        loss, metrics, ctx.held = _loss_by_chunks(h, block, targets, call, *ctx.needs_input_grad[:2])
+        ctx.mark_non_differentiable(*metrics)
+        return (loss, *metrics)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor, *_of_metrics: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise BadRequest("a sharded loss does not support second derivatives (create_graph=True)")
         if ctx.held is None:
@@ -102,9 +108,9 @@ class _ShardedCrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def _loss_by_chunks(
-    h: Tensor, block: Tensor, targets: Tensor, call: _Call, wants_h: bool, wants_block: bool
-) -> tuple[Tensor, list[Tensor | None]]:
-    """The loss, and the requested gradients of h (times N) and of the block."""
+    h: Tensor, block: Tensor, targets: Tensor, call: Call, wants_h: bool, wants_block: bool
+) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+    """The loss; accuracy, predictions and z-loss if wanted; the requested gradients of h (times N) and of the block."""
     ranks = call.ranks
     products = product_dtype(h, block)
     wide = torch.float64 if products == torch.float64 else torch.float32
@@ -117,11 +123,17 @@ def _loss_by_chunks(
     weight = 1.0 / max(total, 1) if call.reduction == "mean" else 1.0
     all_targets = _all_targets(targets[keep], most, call)  # [N, most]
     present = torch.arange(most, device=h.device) < torch.tensor(counts, device=h.device).unsqueeze(1)  # [N, most]
+    if call.class_weights is not None:
+        weights = call.class_weights.to(wide)
+        if call.reduction == "mean":
+            weights = targets_mean_to_1(weights, all_targets[present])
+        call = replace(call, class_weights=weights)
     own = _padded(h[keep].to(wire), most)
     each = _each(most, total, h.shape[1], max(4, products.itemsize), call)
 
-    own_losses = torch.zeros(h.shape[0] if call.reduction == "none" else 0, dtype=wide, device=h.device)
-    loss_sum = torch.zeros((), dtype=wide, device=h.device)
+    own_losses = torch.zeros(h.shape[0], dtype=wide, device=h.device)
+    own_metrics = RowMetrics.of(own_losses)
+    loss_sum, z_loss_sum, correct = torch.zeros(3, dtype=wide, device=h.device).unbind()
     dh = torch.zeros(h.shape, dtype=wide if h.dtype == torch.float16 else h.dtype, device=h.device) if wants_h else None
     dW = _BlockGradient(block, wide, products, weight, chunks=-(-most // each)) if wants_block else None
     logits = torch.empty(ranks.size * min(each, most), block.shape[0], dtype=wide, device=h.device)
@@ -130,29 +142,39 @@ def _loss_by_chunks(
             rows = slice(top, min(top + each, most))
             here = keep[rows]
             part = ranks.all_gather(own[rows]).to(products)  # [N * rows, D]
-            target = all_targets[:, rows].reshape(-1) - ranks.shard(call.vocab).start
+            target, counted = all_targets[:, rows].reshape(-1), present[:, rows].reshape(-1)
             z = logits[: part.shape[0]]
             _logits_into(z, part, block)
-            losses, log_sum, largest = _combined_(z, target, call)
-            losses = torch.where(present[:, rows].reshape(-1), losses, 0.0)
+            predicted = predictions(z, call) if call.with_metrics else None
+            tokens = combined_(z, target, call)
+            losses = torch.where(counted, tokens.losses, 0.0)
             loss_sum += losses.sum()
-            if call.reduction == "none":
-                own_losses[here] = losses.view(ranks.size, -1)[ranks.rank, : len(here)]
+            own_losses[here] = losses.view(ranks.size, -1)[ranks.rank, : len(here)]
+            if predicted is not None:
+                correct += ((predicted == target) & counted).sum()
+                z_loss_sum += torch.where(counted, tokens.z_losses, 0.0).sum()
+                own_metrics.predictions[here] = predicted.view(ranks.size, -1)[ranks.rank, : len(here)]
+                own_metrics.z_losses[here] = tokens.z_losses.view(ranks.size, -1)[ranks.rank, : len(here)]
             if dh is None and dW is None:
                 continue
-            _to_gradient_(z, target, log_sum, largest, call)
+            to_gradient_(z, target, tokens, call)
             if min(counts) < rows.stop:
-                z.mul_(present[:, rows].reshape(-1, 1))
+                z.mul_(counted.unsqueeze(1))
             if dW is not None:
                 dW.add(z, part)
             if dh is not None:
                 away = _hidden_gradient(z, block, products).mul_(weight * ranks.size)
                 dh[here] = ranks.reduce_scatter(away.to(back))[: len(here)].to(dh.dtype)
-    result = own_losses if call.reduction == "none" else loss_sum * weight
-    return result, [dh, None if dW is None else dW.total()]
+    gradients = [dh, None if dW is None else dW.total()]
+    per_row = call.reduction == "none"
+    loss = own_losses if per_row else loss_sum * weight
+    if not call.with_metrics:
+        return loss, [], gradients
+    z_loss = own_metrics.z_losses if per_row else z_loss_sum * weight
+    return loss, [correct.float() / max(total, 1), own_metrics.predictions, z_loss], gradients
 
 
-def _each(most: int, total: int, dim: int, itemsize: int, call: _Call) -> int:
+def _each(most: int, total: int, dim: int, itemsize: int, call: Call) -> int:
     """Tokens of each rank in a chunk: chunks of equal size, the same on every rank."""
     size = call.ranks.size
     chunk = call.chunk
@@ -168,7 +190,7 @@ def _padded(rows: Tensor, count: int) -> Tensor:  # [C, ...] -> [count, ...]
     return torch.cat([rows, rows.new_zeros(count - rows.shape[0], *rows.shape[1:])])
 
 
-def _all_targets(own: Tensor, most: int, call: _Call) -> Tensor:  # [C] -> [N, most]
+def _all_targets(own: Tensor, most: int, call: Call) -> Tensor:  # [C] -> [N, most]
     """All targets on every rank, so that a wrong one raises the same error everywhere and no rank hangs."""
     targets = call.ranks.all_gather(_padded(own.long(), most))
     if targets.device.type == "cpu" and targets.numel():
@@ -228,71 +250,3 @@ class _BlockGradient:
         if not self.direct and self.weight != 1.0:
             self.sum.mul_(self.weight)
         return self.sum.to(self.dtype)
-
-
-def _combined_(  # [C, V/N], [C] -> [C], [C], [C]
-    z: Tensor, target: Tensor, call: _Call
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each token's loss and log-sum-exp over the full vocabulary, and its largest local logit.
-
-    z becomes exp(z - largest), or sigmoid(slope z) when the logits are capped.
-    """
-    shape, wide = call.shape, z.dtype
-    largest = torch.full(z.shape[:1], -torch.inf, dtype=wide, device=z.device)
-    sums = torch.zeros(3 if shape.label_smoothing else 2, z.shape[0], dtype=wide, device=z.device)
-    step = rows_in_cache(z) if z.shape[1] else max(1, z.shape[0])
-    for top in range(0, z.shape[0] if z.shape[1] else 0, step):
-        rows = slice(top, top + step)
-        u = z[rows]
-        if shape.capped:
-            u = u.mul_(shape.slope).sigmoid_() * shape.amplitude
-        at, owned = _local(target[rows], z.shape[1])
-        sums[1, rows] = torch.where(owned, u.gather(1, at.unsqueeze(1)).squeeze(1), 0.0)
-        if shape.label_smoothing:
-            sums[2, rows] = u.sum(1)
-        largest[rows] = u.amax(1)
-        sums[0, rows] = u.sub_(largest[rows].unsqueeze(1)).exp_().sum(1)
-    top_logit = call.ranks.all_reduce_max_(largest.clone())
-    sums[0] *= (largest - top_logit).exp_()
-    call.ranks.all_reduce_(sums)
-    log_sum = top_logit + sums[0].log()
-    target_logit = sums[1]
-    if shape.label_smoothing:
-        target_logit = (1.0 - shape.label_smoothing) * target_logit + (shape.label_smoothing / call.vocab) * sums[2]
-    losses = log_sum - target_logit
-    if shape.z_loss:
-        losses += shape.z_loss * (log_sum + shape.offset).square()
-    return losses, log_sum, largest
-
-
-def _to_gradient_(z: Tensor, target: Tensor, log_sum: Tensor, largest: Tensor, call: _Call) -> None:
-    """Turn the z that `_combined_` left into dloss/dz."""
-    if not z.shape[1]:
-        return
-    shape = call.shape
-    gain = shape.slope * shape.amplitude if shape.capped else 1.0
-    lift = torch.full_like(log_sum, gain)
-    if shape.z_loss:
-        lift *= 1.0 + 2.0 * shape.z_loss * (log_sum + shape.offset)
-    if not shape.capped:
-        lift *= (largest - log_sum).exp_()
-    step = rows_in_cache(z)
-    for top in range(0, z.shape[0], step):
-        rows = slice(top, top + step)
-        p = z[rows]
-        if shape.capped:
-            p = (p * shape.amplitude).sub_(log_sum[rows].unsqueeze(1)).exp_()
-        p.mul_(lift[rows].unsqueeze(1))
-        if shape.label_smoothing:
-            p.sub_(gain * shape.label_smoothing / call.vocab)
-        at, owned = _local(target[rows], z.shape[1])
-        hit = owned.to(p.dtype) * (gain * (shape.label_smoothing - 1.0))
-        p.scatter_add_(1, at.unsqueeze(1), hit.unsqueeze(1))
-        if shape.capped:
-            torch.ops.aten.sigmoid_backward.grad_input(p, z[rows], grad_input=z[rows])
-
-
-def _local(target: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """The targets as local rows, and whether this rank holds them; the others point at row 0 and are masked."""
-    owned = (target >= 0) & (target < rows)
-    return torch.where(owned, target, 0), owned

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
 from tiebeam.nn.gpt_config import tied_init_std
-from tiebeam.nn.loss import SoftcapKind, softcapped, tied_cross_entropy
+from tiebeam.nn.loss import softcapped, tied_cross_entropy
+from tiebeam.nn.loss_options import SoftcapKind
 from tiebeam.surgery.split_parameter import split_parameter
 
 if TYPE_CHECKING:
@@ -128,11 +129,11 @@ class TiedEmbedding(nn.Module):
     def loss(  # [..., D], [...] -> scalar
         self, h: Tensor, targets: Tensor, *, head: Tensor | None = None, **options: Any
     ) -> Tensor:
-        """Cross-entropy without the full logits; `head` as in `logits`, `options` as in `tied_cross_entropy`."""
+        """Cross-entropy without the full logits; `head` as in `logits`, `options` as in `tied_cross_entropy`,
+        where `return_metrics=True` gives a `LossAndMetrics`."""
         options = {"softcap": self.softcap, "softcap_kind": self.softcap_kind, **options}
-        return tied_cross_entropy(
-            self._before_head(h), self._head_weight() if head is None else head, targets, **options
-        )
+        W = self._head_weight() if head is None else head
+        return cast(Tensor, tied_cross_entropy(self._before_head(h), W, targets, **options))
 
     def _before_head(self, h: Tensor) -> Tensor:
         return h if self.bridge is None else cast(Tensor, self.bridge(h))

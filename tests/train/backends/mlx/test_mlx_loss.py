@@ -7,6 +7,7 @@ mx = pytest.importorskip("mlx.core", reason="mlx is not installed here", exc_typ
 
 import torch
 
+from helpers.plain_loss import plain_loss, rel_error
 from tiebeam.errors import BadRequest
 from tiebeam.nn import tied_cross_entropy as on_torch
 from tiebeam.train.backends.mlx.loss import default_chunk, tied_cross_entropy
@@ -39,6 +40,19 @@ def test_loss_and_gradients_match_torch(softcap, z_loss, reduction, chunk):
     np.testing.assert_allclose(np.array(loss), expected.item(), rtol=1e-5)
     np.testing.assert_allclose(np.array(dh), ht.grad.numpy(), atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(np.array(dW), Wt.grad.numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("softcap", [0.1, 1.0, 50.0, 1e4, 1e6, 1e8])
+def test_the_softcap_is_exact_at_every_cap(softcap):
+    h, W, targets = numbers()
+    exact = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (h, W)]
+    plain_loss(*exact, torch.tensor(targets), softcap=softcap).backward()
+
+    def loss_of(h, W):
+        return tied_cross_entropy(h, W, mx.array(targets), softcap=softcap)
+
+    for found, true in zip(mx.grad(loss_of, argnums=(0, 1))(mx.array(h), mx.array(W)), exact, strict=True):
+        assert rel_error(torch.tensor(np.array(found)), true.grad) < 1e-5
 
 
 def test_the_gradient_is_scaled_by_the_upstream_gradient():
