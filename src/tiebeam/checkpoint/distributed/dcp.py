@@ -27,9 +27,10 @@ from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import UnreadableInput
 
-_MAX_METADATA = 256 << 20  # a few hundred bytes per chunk, and a tensor has a chunk on every rank
-_MAX_OPS = 32_000_000  # about 70 per chunk
-_MAX_CHUNKS = 2_000_000
+_MAX_METADATA = 48 << 20  # about 150 bytes per chunk, and a tensor has a chunk on every rank
+_MAX_OPS = 16_000_000  # about 70 per chunk
+_MAX_MEMORY = 168 << 20  # about 2,000 bytes per chunk
+_MAX_CHUNKS = 200_000
 _MAX_DEPTH, _MAX_PATH = 48, 4096
 _MODULE = "torch.distributed.checkpoint.metadata"
 _OPTIMIZER = re.compile(r"^(\w+\.)?(optim|optimi[sz]ers?)(_\w+)?\.")
@@ -62,14 +63,14 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> DcpModel:
     described: dict[str, list[Any]] = {}
     where: dict[str, Any] = {}
     paths: dict[str, Any] = {}
-    for name in names:
-        if METADATA.match(name):
-            root = _unpickled(files, folder + name)
-            for key, record in _field(root, "state_dict_metadata", folder + name).items():
-                described.setdefault(key, []).append(record)
-            where.update(_field(root, "storage_data", folder + name))
-            planned = _state(root).get("planner_data")
-            paths.update(planned if type(planned) is dict else {})
+    metadata = [name for name in names if METADATA.match(name)]
+    for name in metadata:
+        root = _unpickled(files, folder + name, _MAX_MEMORY // len(metadata))
+        for key, record in _field(root, "state_dict_metadata", folder + name).items():
+            described.setdefault(key, []).append(record)
+        where.update(_field(root, "storage_data", folder + name))
+        planned = _state(root).get("planner_data")
+        paths.update(planned if type(planned) is dict else {})
     skipped: dict[str, str] = {}
     saved = {key: _tensor_metadata(key, records, folder, skipped) for key, records in described.items()}
     model = _find_model(_ChunkLocator(files, folder, where), saved, paths)
@@ -80,13 +81,14 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> DcpModel:
     return model._replace(notes=tuple(notes[:1]))
 
 
-def _unpickled(files: Files, name: str) -> PickledObject:
+def _unpickled(files: Files, name: str, max_memory: int) -> PickledObject:
     size = files.size(name)
     if size > _MAX_METADATA:
         raise UnreadableInput(
             f"{name} has {size:,} bytes, which exceeds the limit of {_MAX_METADATA:,}; refusing to read"
         )
-    root, _ = read_pickle(files.read(name, 0, size), name, BUILDERS, no_value, key_name=_key_name, max_ops=_MAX_OPS)
+    raw = files.read(name, 0, size)
+    root, _ = read_pickle(raw, name, BUILDERS, no_value, 0, _key_name, max_ops=_MAX_OPS, max_memory=max_memory)
     if type(root) is not PickledObject or root.kind != Global(_MODULE, "Metadata"):
         raise UnreadableInput(f"{name} is not the metadata of a torch distributed checkpoint")
     return root

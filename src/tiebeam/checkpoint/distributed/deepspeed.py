@@ -26,7 +26,7 @@ from tiebeam.errors import UnreadableInput
 _OPTIMIZER = re.compile(r"^(?:\w+?_)?zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt$")
 _EXPERT = re.compile(r"^(layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt$")
 _MAX_RANKS = 100_000
-_MAX_CHUNKS = 2_000_000
+_MAX_CHUNKS = 200_000
 
 
 class DeepSpeedModel(NamedTuple):

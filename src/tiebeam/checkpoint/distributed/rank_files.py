@@ -20,7 +20,7 @@ from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
-_MAX_CHUNKS = 2_000_000
+_MAX_CHUNKS = 200_000
 
 
 class _LocalPart(NamedTuple):

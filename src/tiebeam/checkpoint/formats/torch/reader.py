@@ -31,7 +31,7 @@ from tiebeam.checkpoint.formats.zip_archive import Archive, open_archive
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 
-_MAX_REPEATED = 1 << 28  # elements of a view that repeats parts of its storage
+_MAX_REPEATED = 1 << 24  # elements of a view that repeats parts of its storage
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 

@@ -26,7 +26,8 @@ _OPTIMIZERS = re.compile(
     r"(^|_)(optimi[sz]er|optim($|_)|(lr_)?schedulers?($|_)|(grad_)?scaler($|_))|^opt(_state(_dict)?)?$"
 )
 _MAX_DEPTH = 48
-_MAX_VISITS = 8_000_000
+_MAX_VISITS = 4_000_000
+_MAX_TENSORS = 150_000
 
 
 class StateDict(NamedTuple):
@@ -55,6 +56,8 @@ def find_state_dict(root: object, label: str) -> StateDict:
         if name in tensors:
             raise UnreadableInput(f"{label} holds two tensors that are both called {name!r}")
         tensors[name] = tensor
+        if len(tensors) > _MAX_TENSORS:
+            raise UnreadableInput(f"{label} holds more tensors than the limit of {_MAX_TENSORS:,}; refusing to read")
     return StateDict(tensors, ".".join(path), tuple(others))
 
 
