@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.errors import BadRequest
+from tiebeam.limits import MAX_ARTIFACT_HEADER
 
 MAGIC = b"TIEBEAM\x01"
 CLIP_QUANTILE = 0.9999984
 PRECISIONS = {"int8": 127, "int7": 63, "int6": 31, "fp16": 0, "fp32": 0}
 _SMALL = 65_536  # below this a matrix is not worth quantizing
-MAX_HEADER = 16 << 20  # config, tokenizer and model card are in it
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -82,10 +82,10 @@ def pack(
         at += len(raw)
     body, method = _compress(b"".join(parts))
     header = json.dumps({"tensors": entries, "files": dict(files), "compression": method, "size": at}).encode()
-    if len(header) > MAX_HEADER:
+    if len(header) > MAX_ARTIFACT_HEADER:
         raise BadRequest(
-            f"config, tokenizer and model card take {len(header):,} bytes, which exceeds the limit of {MAX_HEADER:,}; "
-            "train with a smaller tokenizer"
+            f"config, tokenizer and model card take {len(header):,} bytes, which exceeds the limit of "
+            f"{MAX_ARTIFACT_HEADER:,}; train with a smaller tokenizer"
         )
     return MAGIC + struct.pack("<Q", len(header)) + header + body
 

@@ -20,17 +20,22 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.json_files import parse_json
 from tiebeam.checkpoint.write.copy_bytes import Made, write_files
 from tiebeam.checkpoint.write.safetensors import Entry, layout
 from tiebeam.errors import UnreadableInput
-from tiebeam.train.artifact import MAGIC, MAX_HEADER, PRECISIONS, stored_size
+from tiebeam.limits import (
+    MAX_ARTIFACT_BODY,
+    MAX_ARTIFACT_HEADER,
+    MAX_ARTIFACT_RATIO,
+    MAX_ARTIFACT_ROWS,
+    MAX_NAME,
+    MAX_ZEROS_IN_ARTIFACT,
+    MAX_ZSTD_WINDOW,
+)
+from tiebeam.train.artifact import MAGIC, PRECISIONS, stored_size
 
-_MAX_NAME, _MAX_DIMENSIONS, _MAX_SIDE, _MAX_ROWS = 1024, 8, 1 << 40, 1 << 24
-_MAX_BODY = 8 << 30
-_PLAUSIBLE_BODY = 64 << 20  # a body of this size may be all zeros
-_PLAUSIBLE_RATIO = 20  # trained weights compress less than twofold
-_MAX_WINDOW = 32 << 20  # zstd's buffer; our compression level uses 8 MB
 _BLOCK = 1 << 20
 
 
@@ -100,9 +105,10 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
             if len(start) < 16 or not start.startswith(MAGIC):
                 raise UnreadableInput(f"{where} is not an artifact of `tiebeam pack`: its magic bytes are wrong")
             (length,) = struct.unpack_from("<Q", start, 8)
-            if length > min(MAX_HEADER, total - 16):
+            if length > min(MAX_ARTIFACT_HEADER, total - 16):
                 raise UnreadableInput(
-                    f"{where} is damaged: header length {length:,} exceeds the file or the limit of {MAX_HEADER:,}"
+                    f"{where} is damaged: header length {length:,} exceeds the file, or the limit of "
+                    f"{MAX_ARTIFACT_HEADER:,}"
                 )
             raw = handle.read(length)
     except OSError as error:
@@ -122,12 +128,12 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 def _tensors(entries: object, size: object, compressed: int) -> tuple[PackedTensor, ...]:
     """The entries, checked to fill a body of `size` bytes in order, and that size to be plausible."""
-    if not isinstance(entries, list) or type(size) is not int or not 0 <= size <= _MAX_BODY:
-        raise ValueError(f"it has no list of tensors, or the size {size!r} exceeds the limit of {_MAX_BODY:,}")
-    if size > max(_PLAUSIBLE_BODY, _PLAUSIBLE_RATIO * compressed):
+    if not isinstance(entries, list) or type(size) is not int or not 0 <= size <= MAX_ARTIFACT_BODY:
+        raise ValueError(f"it has no list of tensors, or the size {size!r} exceeds the limit of {MAX_ARTIFACT_BODY:,}")
+    if size > max(MAX_ZEROS_IN_ARTIFACT, MAX_ARTIFACT_RATIO * compressed):
         raise ValueError(
             f"the body should inflate from {compressed:,} to {size:,} bytes, which exceeds the limit of "
-            f"{_PLAUSIBLE_RATIO} times; refusing to read"
+            f"{MAX_ARTIFACT_RATIO} times; refusing to read"
         )
     tensors, at = [], 0
     for entry in entries:
@@ -147,16 +153,14 @@ def _tensors(entries: object, size: object, compressed: int) -> tuple[PackedTens
 
 def _tensor(entry: Any) -> PackedTensor:
     name, shape, precision = (entry.get(k) if isinstance(entry, dict) else None for k in ("name", "shape", "precision"))
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or name == "__metadata__":
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or name == "__metadata__":
         raise ValueError("a tensor has no usable name")
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"{name!r} has an unknown precision")
     if (
         not isinstance(shape, list)
-        or len(shape) > _MAX_DIMENSIONS
-        or not all(type(n) is int and 0 <= n <= _MAX_SIDE for n in shape)
-        or prod(n or 1 for n in shape) > _MAX_SIDE
-        or (PRECISIONS[precision] and not (len(shape) == 2 and shape[0] <= _MAX_ROWS and shape[1]))
+        or not is_shape(shape)
+        or (PRECISIONS[precision] and not (len(shape) == 2 and shape[0] <= MAX_ARTIFACT_ROWS and shape[1]))
     ):
         raise ValueError(f"{name!r} has a shape that no {precision} tensor can have")
     return PackedTensor(name, tuple(shape), precision)
@@ -182,7 +186,7 @@ class _Body:
                 f"{artifact.path} is compressed with zstd; install it with: pip install zstandard"
             ) from None
         self._error = zstandard.ZstdError
-        self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(self._handle)
+        self._stream = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW).stream_reader(self._handle)
 
     def __enter__(self) -> _Body:
         return self

@@ -23,12 +23,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_NAME, MAX_PICKLE_MEMORY, MAX_PICKLE_OPS
 
-MAX_BYTES = 48 << 20  # a pickle takes about 200 bytes per tensor
-MAX_OPS = 4_000_000  # about 35 per tensor
-MAX_MEMORY = 136 << 20  # of a pickle and everything that it makes, as counted here: about 1,200 bytes per tensor
 _MAX_INT_BYTES = 1024  # arithmetic on longer integers is slow
-_MAX_NAME = 1024  # characters of a key, a class or a function
 _MAX_TEXT = 4096  # bytes of any text that is kept; the longest that is used is a path
 _MAX_ARGUMENTS = 16  # more than any function that a builder replaces
 
@@ -73,13 +70,13 @@ def read_pickle(
     persistent: Builder,
     at: int = 0,
     key_name: KeyName | None = None,
-    max_ops: int | None = None,
-    max_memory: int | None = None,
+    max_ops: int = MAX_PICKLE_OPS,
+    max_memory: int = MAX_PICKLE_MEMORY,
 ) -> tuple[Any, int]:
     """The value of the pickle at byte `at`, and the byte where it ends. `persistent` builds persistent ids."""
     machine = _Machine(raw, label, builders, persistent, at, key_name)
-    machine.left = (max_memory or MAX_MEMORY) - len(raw)
-    return machine.run(max_ops or MAX_OPS)
+    machine.left = max_memory - len(raw)
+    return machine.run(max_ops)
 
 
 class _Machine:
@@ -215,7 +212,7 @@ def _set_items(m: _Machine, target: object, pairs: list[Any]) -> None:
         m.left -= _NEW_TABLE * (not target) + (_ITEM * count if len(target) + count > _IN_NEW_TABLE else 0)
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             name = key if type(key) is str or m.key_name is None else m.key_name(key)
-            if type(name) is str and len(name) <= _MAX_NAME:
+            if type(name) is str and len(name) <= MAX_NAME:
                 target[name] = value
 
 
@@ -340,7 +337,7 @@ def _appends(m: _Machine) -> None:
 
 
 def _named(module: object, name: object) -> Global:
-    if type(name) is not str or type(module) is not str or len(module) + len(name) > _MAX_NAME:
+    if type(name) is not str or type(module) is not str or len(module) + len(name) > MAX_NAME:
         raise ValueError
     return Global(module, name)
 
