@@ -25,6 +25,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 os.environ["TIEBEAM_TRACEBACK"] = "1"  # an unforeseen exception is what we look for
+os.environ["HF_HUB_OFFLINE"] = "1"  # a damaged name must not become a request
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]  # this clone's reader; harnesses use tests/helpers
 

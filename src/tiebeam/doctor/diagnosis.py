@@ -17,6 +17,7 @@ from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
 from tiebeam.doctor.rules import RULES
+from tiebeam.errors import reader
 from tiebeam.inspection import Report, inspect
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Diagnosis:
         }
 
 
+@reader
 def diagnose(
     source: str | os.PathLike[str] | Checkpoint,
     *,

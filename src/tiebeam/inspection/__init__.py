@@ -17,7 +17,7 @@ from tiebeam import equality, families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.checkpoint.quantized.packed import PackedMatrix, packed_matrix
 from tiebeam.equality import Equality
-from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput
+from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput, reader
 from tiebeam.families.config_levels import flag_levels
 from tiebeam.inspection.draft_model import draft_kind, draft_vocab_size
 from tiebeam.inspection.parameters import count_parameters
@@ -49,6 +49,11 @@ def inspect(
     >>> report.params.total < report.params.untied_total
     True
     """
+    return _inspect(source, embed, head)
+
+
+@reader
+def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
     checkpoint, compare = _open(source)
     architecture = families.lookup(checkpoint.architecture)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
