@@ -65,4 +65,5 @@ MAX_ARTIFACT_ROWS = 1 << 24  # rows with a scale each
 MAX_ZSTD_WINDOW = 32 << 20  # bytes; our compression level uses 8 MB
 
 # Corpora
-MAX_CORPUS_MANIFEST = 16 << 20  # bytes of corpus.json
+MAX_TOKEN_IDS = 4_000_000  # a table has an entry for each id; the largest vocabularies have 262,144
+MAX_CORPUS_MANIFEST = 4 << 20  # bytes of corpus.json; about 100 per shard of 100 million tokens

@@ -42,6 +42,7 @@ class Member(NamedTuple):
     stored_size: int
     size: int
     crc: int
+    encrypted: bool
 
     @property
     def deflated(self) -> bool:
@@ -85,7 +86,17 @@ class Archive:
             raise UnreadableInput(
                 f"{self.file}: the member {entry.filename!r} does not fit into the range that the archive gives it"
             )
-        return Member(entry.filename, raw_name, entry.compress_type, begin, limit, stored, full, entry.CRC)
+        return Member(
+            entry.filename,
+            raw_name,
+            entry.compress_type,
+            begin,
+            limit,
+            stored,
+            full,
+            entry.CRC,
+            bool(entry.flag_bits & 0x1),
+        )
 
     def _checked(self, name: str) -> Member:
         """A member that can be read. Others (encrypted, other compression) are an error only when they are needed."""
@@ -118,7 +129,7 @@ class Archive:
         magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack_from(raw)
         if magic != b"PK\x03\x04" or method != member.method or raw[fixed : fixed + name_length] != member.raw_name:
             raise UnreadableInput(f"{self.file}: the table of contents does not match the local header of {name!r}")
-        if flags & 0x1:
+        if flags & 0x1 or member.encrypted:
             raise UnreadableInput(f"{self.file}: {name!r} is encrypted; decrypt the archive first")
         begin: int = member.header + fixed + name_length + extra_length
         if begin + member.stored_size > member.limit:

@@ -215,7 +215,8 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
     block = locate(storage)
     unit, itemsize = BITS[storage.dtype] // 8, BITS[dtype] // 8
     count = storage.numel if storage.part is None else storage.part
-    if max(storage.numel, storage.first + count) * unit > block.size:
+    # A legacy file has the number of elements twice, and torch reads as many as the second says.
+    if storage.numel * unit != block.size or storage.first + count > storage.numel:
         raise UnreadableInput(
             f"{file}: the storage of {name!r} should have {storage.numel * unit:,} bytes; the file holds {block.size:,}"
         )
