@@ -10,6 +10,7 @@ from __future__ import annotations
 # Tensors of any format
 MAX_DIMENSION = 1 << 48  # of one dimension, and of the product of those that are not 0: 281 trillion elements
 MAX_DIMENSIONS = 32  # NumPy 1's limit
+MAX_NAME = 1024  # characters of a tensor's name in a pickle or an artifact, also of a class or a function
 
 # JSON: config.json, index.json, the header of safetensors, ...
 MAX_JSON = 64 << 20  # bytes; the index of a model with half a million tensors
@@ -35,3 +36,34 @@ MAX_GGUF_NESTING = 4  # arrays in arrays
 # Small files inside a model
 MAX_LFS_POINTER = 1024  # a pointer has three short lines
 MAX_QUANT_STATE = 4096  # bytes of the JSON that bitsandbytes stores as a tensor
+
+# Zip archives (PyTorch, npz). Python's zipfile takes about 1,000 bytes per member.
+MAX_ZIP_DIRECTORY = 16 << 20  # bytes of the table of contents
+MAX_ZIP_MEMBERS = 100_000
+MAX_NPY_HEADER = 10_000  # bytes; NumPy's own limit
+
+# Pickles (PyTorch zip and legacy, DCP metadata)
+MAX_PICKLE = 48 << 20  # bytes; about 150 per tensor
+MAX_PICKLE_OPS = 4_000_000  # instructions; about 35 per tensor
+MAX_PICKLE_MEMORY = 136 << 20  # bytes of the pickle and of what it makes; about 1,200 per tensor
+MAX_PICKLE_VISITS = 4_000_000  # entries visited in search of the model
+MAX_TORCH_TENSORS = 150_000
+MAX_REPEATED = 1 << 24  # elements of a view that repeats parts of its storage
+
+# Distributed checkpoints
+MAX_DCP_METADATA = 48 << 20  # bytes; about 150 per chunk, and a tensor has a chunk on every rank
+MAX_DCP_METADATA_OPS = 16_000_000  # about 70 per chunk
+MAX_DCP_METADATA_MEMORY = 168 << 20  # bytes, of all metadata files together; about 2,400 per chunk
+MAX_CHUNKS = 200_000
+
+# Packed runs (.tbp). Trained weights compress less than twofold.
+MAX_ARTIFACT_HEADER = 16 << 20  # bytes; config, tokenizer and model card are in it
+MAX_ARTIFACT_BODY = 8 << 30  # bytes, inflated
+MAX_ARTIFACT_RATIO = 20  # inflated to compressed size, of a body above ...
+MAX_ZEROS_IN_ARTIFACT = 64 << 20  # ... so many bytes, which may be all zeros
+MAX_ARTIFACT_ROWS = 1 << 24  # rows with a scale each
+MAX_ZSTD_WINDOW = 32 << 20  # bytes; our compression level uses 8 MB
+
+# Corpora
+MAX_TOKEN_IDS = 4_000_000  # a table has an entry for each id; the largest vocabularies have 262,144
+MAX_CORPUS_MANIFEST = 4 << 20  # bytes of corpus.json; about 100 per shard of 100 million tokens

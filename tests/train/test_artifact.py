@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
 import struct
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.artifact import MAGIC, pack, quantize, unpack
+from tiebeam.train.artifact import MAGIC, pack, quantize, stored_size
+from tiebeam.train.unpack_artifact import open_artifact, unpack
 
 TABLES = frozenset({"table.weight"})
 
@@ -114,10 +118,117 @@ def test_flipped_bytes_give_a_result_or_unreadable_input(tmp_path):
             unpack(write(tmp_path, bytes(damaged[: random.integers(len(raw) // 2, len(raw) + 1)])))
 
 
-def test_a_body_larger_than_declared_is_refused(tmp_path):
-    import zlib
+def artifact(tmp_path, body, method="zlib", **header):
+    header = {"files": {}, "compression": method, "size": len(body), **header}
+    raw = json.dumps(header).encode()
+    return write(tmp_path, MAGIC + struct.pack("<Q", len(raw)) + raw + zlib.compress(body, 9))
 
-    bomb = zlib.compress(bytes(50_000_000), 9)
-    header = json.dumps({"tensors": [], "files": {}, "compression": "zlib", "size": 10}).encode()
-    with pytest.raises(UnreadableInput, match="declares 10"):
-        unpack(write(tmp_path, MAGIC + struct.pack("<Q", len(header)) + header + bomb))
+
+def entry(name="a", shape=(2, 3), precision="fp32", at=(0, 24)):
+    return {"name": name, "shape": list(shape), "precision": precision, "range": list(at)}
+
+
+def test_a_body_larger_than_declared_is_refused(tmp_path):
+    with pytest.raises(UnreadableInput, match="longer than its tensors"):
+        unpack(artifact(tmp_path, bytes(50_000_000), tensors=[entry()], size=24))
+    with pytest.raises(UnreadableInput, match="take 24 bytes, and the header declares 10"):
+        unpack(artifact(tmp_path, bytes(24), tensors=[entry()], size=10))
+
+
+def test_a_truncated_body_is_refused_at_every_length(tmp_path):
+    for method in ("zlib", "zstd"):
+        raw = pack({"a": np.arange(6, dtype=np.float32).reshape(2, 3)}, {}, TABLES)
+        if method == "zstd":
+            import zstandard
+
+            header = json.dumps({"tensors": [entry()], "files": {}, "compression": "zstd", "size": 24}).encode()
+            raw = MAGIC + struct.pack("<Q", len(header)) + header + zstandard.compress(bytes(24))
+        unpack(write(tmp_path, raw))
+        for length in range(len(raw)):
+            with contextlib.suppress(UnreadableInput):
+                unpack(write(tmp_path, raw[:length]))
+                assert method == "zstd"  # only the checksum is missing
+                assert length >= len(raw) - 4
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([entry(name=7)], "no usable name"),
+        ([entry(name=["a"])], "no usable name"),
+        ([entry(name="")], "no usable name"),
+        ([entry(name="__metadata__")], "no usable name"),
+        ([entry(name="\ud800")], "unpaired surrogate"),
+        ([entry(), entry(at=(24, 48))], "two tensors called 'a'"),
+        ([entry(), entry("b")], "'b' is not at bytes 24 to 48"),
+        ([entry(at=(0, 12))], "'a' is not at bytes 0 to 24"),
+        ([entry(at=(0, 24, 24))], "'a' is not at"),
+        ([entry(shape=(2, -3))], "a shape that no fp32 tensor can have"),
+        ([entry(shape=(2, True))], "a shape that"),
+        ([entry(shape=(2, 3.0))], "a shape that"),
+        ([entry(shape=([0], 2**28))], "a shape that"),
+        ([entry(shape=(0, 2**60))], "a shape that"),
+        ([entry(shape=(10**4000,))], "a shape that"),
+        ([entry(shape=(6,), precision="int8")], "a shape that no int8 tensor can have"),
+        ([entry(shape=(24, 0), precision="int8")], "a shape that"),
+        ([entry(precision="int5")], "unknown precision"),
+        ([entry(precision=["int8"])], "unknown precision"),
+        (["a"], "no usable name"),
+        ({"a": entry()}, "no list of tensors"),
+        (None, "no list of tensors"),
+    ],
+)
+def test_a_malformed_entry_is_refused_before_decompressing(tmp_path, tensors, message):
+    with pytest.raises(UnreadableInput, match=message) as raised:
+        open_artifact(artifact(tmp_path, bytes(48), tensors=tensors))
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("files", [["config.json"], {"config.json": 7}, {"config.json": None}, None])
+def test_files_that_are_not_texts_are_refused(tmp_path, files):
+    with pytest.raises(UnreadableInput, match="not texts by name"):
+        open_artifact(artifact(tmp_path, b"", tensors=[], files=files))
+
+
+def test_a_small_file_that_declares_gigabytes_is_refused(tmp_path):
+    size = 4 << 30
+    path = artifact(tmp_path, bytes(1 << 20), tensors=[entry(shape=(1 << 20, 1 << 10), at=(0, size))], size=size)
+    with pytest.raises(UnreadableInput, match="exceeds the limit of 20 times"):
+        open_artifact(path)
+
+
+@pytest.mark.parametrize(("shape", "precision"), [((1 << 10, 20 << 10), "int8"), ((10 << 20,), "fp16")])
+def test_memory_does_not_depend_on_the_size_of_a_tensor(tmp_path, shape, precision):
+    size = stored_size(precision, shape)
+    path = artifact(tmp_path, bytes(size), tensors=[entry(shape=shape, precision=precision, at=(0, size))])
+    tracemalloc.start()
+    try:
+        open_artifact(path).write_safetensors(tmp_path / "out.safetensors")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out.safetensors").stat().st_size > 4 * size / 2 - 8192
+    assert peak < 40 << 20
+
+
+def test_what_is_written_equals_what_is_read(tmp_path):
+    from safetensors.numpy import load_file
+
+    path = write(tmp_path, pack(tensors(), {}, TABLES, "int6", "int8"))
+    open_artifact(path).write_safetensors(tmp_path / "out.safetensors")
+    written, read = load_file(tmp_path / "out.safetensors"), unpack(path).tensors
+    assert list(written) == list(read)
+    for name, tensor in read.items():
+        np.testing.assert_array_equal(written[name], tensor)
+
+
+def test_a_header_that_could_not_be_read_back_is_not_written():
+    with pytest.raises(BadRequest, match="smaller tokenizer"):
+        pack({}, {"tokenizer.json": "x" * (16 << 20)}, TABLES)
+
+
+def test_what_is_not_a_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "missing"):
+        with pytest.raises(UnreadableInput, match=r"not a file|does not exist"):
+            open_artifact(path)

@@ -9,6 +9,7 @@ that is read must be below the vocabulary.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ def token_dtype(vocab: int) -> np.dtype[Any]:
 def open_shard(path: Path) -> Tokens:  # [N]
     """Memory-map the tokens of one shard; nothing is read until it is used."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block
+            raise UnreadableInput(f"{path} is not a regular file")
+        size = status.st_size
         with open(path, "rb") as handle:
             header = np.frombuffer(handle.read(HEADER), dtype="<i4") if size >= HEADER else np.zeros(3, "<i4")
     except OSError as error:

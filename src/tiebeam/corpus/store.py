@@ -7,7 +7,6 @@ tokenizer; its bytes are then counted from the tokens.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -19,13 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tiebeam.checkpoint.json_files import parse_json
 from tiebeam.corpus.shards import TokenStream, open_shard
 from tiebeam.corpus.training_tokenizer import Tokenizer, bytes_of, open_tokenizer
 from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.limits import MAX_CORPUS_MANIFEST
 
 MANIFEST = "corpus.json"
 FORMAT = "tiebeam corpus 1"
-_MAX_MANIFEST = 16 << 20
 
 
 def cache_directory() -> Path:
@@ -92,7 +92,7 @@ class Corpus:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about this corpus, one sentence each."""
-        return tuple(self.manifest.get("notes", ()))
+        return tuple(map(str, self.manifest.get("notes", ())))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -112,7 +112,8 @@ class Corpus:
 
     def _bytes(self, split: str) -> int:
         if split in self.manifest:
-            return int(self.manifest[split]["bytes"])
+            bytes_of_split: int = self.manifest[split]["bytes"]
+            return bytes_of_split
         total, last = 0, self.boundary
         for chunk in getattr(self, split).chunks():
             total += self.bytes_of(chunk, np.concatenate(([last], chunk[:-1])))
@@ -121,7 +122,8 @@ class Corpus:
 
     def _documents(self, split: str) -> int:
         if split in self.manifest:
-            return int(self.manifest[split]["documents"])
+            documents: int = self.manifest[split]["documents"]
+            return documents
         return sum(int((chunk == self.boundary).sum()) for chunk in getattr(self, split).chunks())
 
 
@@ -167,10 +169,14 @@ def open_built(directory: Path, manifest: dict[str, Any], cached: bool = False) 
                     f"{directory} declares {manifest[split]['tokens']:,} {split} tokens but its shards have "
                     f"{len(streams[split]):,}; delete the directory and build it again"
                 )
-            int(manifest[split]["bytes"]), int(manifest[split]["documents"])
+        for count in (manifest[split][field] for split in ("train", "val") for field in ("bytes", "documents")):
+            if type(count) is not int or not 0 <= count < 1 << 63:
+                raise ValueError(count)
+        if not isinstance(manifest.get("notes", []), list):
+            raise TypeError("notes")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableInput(
-            f"{directory / MANIFEST} is damaged ({error!r}); delete the directory and build it again"
+            f"{directory / MANIFEST} is damaged ({repr(error)[:100]}); delete the directory and build it again"
         ) from None
     return Corpus(directory, tokenizer, streams["train"], streams["val"], cached, manifest)
 
@@ -178,14 +184,12 @@ def open_built(directory: Path, manifest: dict[str, Any], cached: bool = False) 
 def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     try:
-        if path.stat().st_size > _MAX_MANIFEST:
-            raise UnreadableInput(f"{path} exceeds the limit of {_MAX_MANIFEST >> 20} MB; refusing to read")
-        manifest = json.loads(path.read_bytes())
+        if path.stat().st_size > MAX_CORPUS_MANIFEST:
+            raise UnreadableInput(f"{path} exceeds the limit of {MAX_CORPUS_MANIFEST >> 20} MB; refusing to read")
+        manifest = parse_json(path.read_bytes(), str(path))
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UnreadableInput(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise UnreadableInput(f"{path} is not the manifest of a corpus that this version can read ({FORMAT})")
     return manifest
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from tiebeam.corpus.shards import Tokens, token_dtype
 from tiebeam.corpus.text_chunks import BOUNDARY, TextChunk
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
+from tiebeam.limits import MAX_TOKEN_IDS
 
 MAX_FILE = 256 << 20
 MIN_VOCAB = 257  # 256 bytes and the boundary token
@@ -121,7 +122,11 @@ class JsonTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # text that looks like a special token is encoded as text
         texts = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.vocab = max(texts.values()) + 1
+        self.vocab = max(texts.values(), default=0) + 1
+        if self.vocab > MAX_TOKEN_IDS:
+            raise UnreadableInput(
+                f"{where} has the token id {self.vocab - 1:,}, which exceeds the limit of {MAX_TOKEN_IDS:,}"
+            )
         self.kind, marker = _byte_encoding(spec, where)
         self.boundary = _boundary(boundary, texts, where)
         self.boundary_text = str(self._tokenizer.id_to_token(self.boundary))

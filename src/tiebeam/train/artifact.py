@@ -4,41 +4,30 @@ Each row of a matrix becomes integers and one fp16 scale. The largest values are
 outlier does not cost the whole row its precision. The vocabulary matrices have their own precision, because rounding a
 tied embedding affects both input and output. Small tensors stay fp16 and vectors fp32.
 
-Layout: 8 bytes of magic, a 64-bit header length, a JSON header, one compressed body. Nothing is pickled.
+Layout: 8 bytes of magic, a 64-bit header length, a JSON header, one compressed body with the tensors one after the
+other. Nothing is pickled. `unpack_artifact.py` reads it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import BadRequest
+from tiebeam.limits import MAX_ARTIFACT_HEADER
 
 MAGIC = b"TIEBEAM\x01"
 CLIP_QUANTILE = 0.9999984
 PRECISIONS = {"int8": 127, "int7": 63, "int6": 31, "fp16": 0, "fp32": 0}
 _SMALL = 65_536  # below this a matrix is not worth quantizing
-_MAX_HEADER = 64 << 20
-_MAX_BODY = 8 << 30
 
 Arrays = Mapping[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The contents of an artifact: dequantized tensors, and the text files of the checkpoint."""
-
-    tensors: dict[str, NDArray[np.float32]]
-    files: dict[str, str]
 
 
 def quantize(matrix: NDArray[np.float32], limit: int) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
@@ -93,48 +82,23 @@ def pack(
         at += len(raw)
     body, method = _compress(b"".join(parts))
     header = json.dumps({"tensors": entries, "files": dict(files), "compression": method, "size": at}).encode()
+    if len(header) > MAX_ARTIFACT_HEADER:
+        raise BadRequest(
+            f"config, tokenizer and model card take {len(header):,} bytes, which exceeds the limit of "
+            f"{MAX_ARTIFACT_HEADER:,}; train with a smaller tokenizer"
+        )
     return MAGIC + struct.pack("<Q", len(header)) + header + body
 
 
-def unpack(path: str | os.PathLike[str]) -> Contents:
-    """Read an artifact; every length is checked against its limit before use."""
-    where = Path(path)
-    try:
-        raw = where.read_bytes()
-    except OSError as error:
-        raise UnreadableInput(f"{where} cannot be read: {error.strerror}") from None
-    if not raw.startswith(MAGIC) or len(raw) < 16:
-        raise UnreadableInput(f"{where} is not an artifact of `tiebeam pack`: its magic bytes are wrong")
-    (length,) = struct.unpack_from("<Q", raw, 8)
-    if length > min(_MAX_HEADER, len(raw) - 16):
-        raise UnreadableInput(
-            f"{where} is damaged: header length {length:,} exceeds the file or the limit of {_MAX_HEADER:,} bytes"
-        )
-    try:
-        header = json.loads(raw[16 : 16 + length])
-        size = header["size"]
-        if type(size) is not int or not 0 <= size <= _MAX_BODY:
-            raise ValueError(f"body size {size!r} exceeds the limit of {_MAX_BODY:,}")
-        body = _decompress(raw[16 + length :], header["compression"], size)
-        tensors = {entry["name"]: _read(entry, body) for entry in header["tensors"]}
-        files = {str(name): str(text) for name, text in header["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError) as error:
-        raise UnreadableInput(f"{where} is damaged: {error}") from None
-    return Contents(tensors, files)
+def stored_size(precision: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in the body: an fp16 scale per row and one byte per number, or fp16, or fp32.
 
-
-def _read(entry: dict[str, Any], body: bytes) -> NDArray[np.float32]:
-    shape, precision, (begin, end) = tuple(entry["shape"]), entry["precision"], entry["range"]
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or not begin <= end <= len(body):
-        raise ValueError(f"the header entry of {entry['name']!r} is malformed")
-    raw = body[begin:end]
+    >>> stored_size("int8", (300, 64)), stored_size("fp16", (300, 64))
+    (19800, 38400)
+    """
     if PRECISIONS[precision]:
-        rows, width = shape
-        if len(raw) != rows * (2 + width):
-            raise ValueError(f"{entry['name']!r} has {len(raw):,} bytes for {list(shape)}")
-        scale = np.frombuffer(raw, "<f2", rows).astype(np.float32)[:, None]
-        return np.frombuffer(raw, np.int8, rows * width, rows * 2).reshape(shape).astype(np.float32) * scale
-    return np.frombuffer(raw, "<f2" if precision == "fp16" else "<f4").astype(np.float32).reshape(shape)
+        return 2 * shape[0] + prod(shape)
+    return prod(shape) * (2 if precision == "fp16" else 4)
 
 
 def _compress(body: bytes) -> tuple[bytes, str]:
@@ -144,27 +108,5 @@ def _compress(body: bytes) -> tuple[bytes, str]:
         import zstandard
     except ImportError:
         return smallest, method
-    other = zstandard.ZstdCompressor(level=19).compress(body)
+    other = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(body)
     return (other, "zstd") if len(other) < len(smallest) else (smallest, method)
-
-
-def _decompress(raw: bytes, method: str, size: int) -> bytes:
-    """Decompress at most `size` bytes."""
-    if method == "zlib":
-        body = zlib.decompressobj().decompress(raw, size + 1)
-    elif method == "zstd":
-        try:
-            import zstandard
-        except ImportError:
-            raise UnreadableInput(
-                "this artifact is compressed with zstd; install it with: pip install zstandard"
-            ) from None
-        try:
-            body = zstandard.ZstdDecompressor().stream_reader(raw).read(size + 1)
-        except zstandard.ZstdError as error:
-            raise ValueError(str(error)) from None
-    else:
-        raise ValueError(f"compression {method!r} is not supported")
-    if len(body) != size:
-        raise ValueError(f"the body has {len(body):,} bytes, the header declares {size:,}")
-    return body

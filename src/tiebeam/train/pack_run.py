@@ -12,10 +12,11 @@ import numpy as np
 
 from tiebeam._fs import check_target, staging
 from tiebeam.errors import UnreadableInput
-from tiebeam.train.artifact import pack, unpack
+from tiebeam.train.artifact import pack
 from tiebeam.train.evaluation import evaluate
 from tiebeam.train.result import Evaluation
 from tiebeam.train.run_directory import MODEL, RunDirectory
+from tiebeam.train.unpack_artifact import open_artifact, unpack
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
@@ -106,13 +107,11 @@ def pack_run(
 
 def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:
     """Write the checkpoint in an artifact to a directory; returns the number of tensors."""
-    from safetensors.numpy import save_file
-
     source, where = Path(artifact), Path(target)
-    contents = unpack(source)
+    contents = open_artifact(source)
     check_target(source, where, force)
     with staging(where, force) as stage:
-        save_file(dict(contents.tensors), stage.path / MODEL, {"format": "pt"})
+        contents.write_safetensors(stage.path / MODEL)
         for name, text in contents.files.items():
             if name not in _FILES:  # the artifact is untrusted: only the names that we write
                 raise UnreadableInput(f"{source} contains an unexpected file {name!r}; refusing to write it")

@@ -385,7 +385,7 @@ def test_inconsistent_metadata_is_refused(tmp_path: Path, change: Any, message: 
 def test_chunk_list_referenced_by_every_tensor_exceeds_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_MAX_CHUNKS", 20_000)
+    monkeypatch.setattr(reader, "MAX_CHUNKS", 20_000)
     where = save(tmp_path / "x", two())
 
     def multiply(metadata: Metadata) -> None:

@@ -145,9 +145,31 @@ def test_inflating_stops_at_the_declared_size() -> None:
     raw = archive_of({"m": bytes(100_000)}, zipfile.ZIP_DEFLATED)
     entry = directory_entry(raw, b"m")
     archive = opened(patched(raw, entry + 24, struct.pack("<I", 1000)))
-    assert archive.read("m") == bytes(1000)
+    assert archive.read("m", 0, 999) == bytes(999)
     with pytest.raises(UnreadableInput, match="it has 1,000"):
         archive.read("m", 0, 1001)
+
+
+def test_checksum_is_checked_where_a_deflated_member_ends() -> None:
+    raw = archive_of({"m": TEXT}, zipfile.ZIP_DEFLATED)
+    archive = opened(patched(raw, directory_entry(raw, b"m") + 16, b"\0\0\0\0"))
+    assert archive.read("m", 5, len(TEXT) - 1) == TEXT[5:-1]
+    for begin in (0, 5, len(TEXT) - 1):
+        with pytest.raises(UnreadableInput, match="'m' is damaged: its checksum is wrong"):
+            archive.read("m", begin, len(TEXT))
+
+
+def test_checksum_of_a_stored_member_is_not_checked() -> None:
+    raw = archive_of({"m": TEXT})
+    assert opened(patched(raw, directory_entry(raw, b"m") + 16, b"\0\0\0\0")).read("m") == TEXT
+
+
+def test_more_members_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = archive_of({str(i): b"" for i in range(101)})
+    assert len(opened(raw).members) == 101
+    monkeypatch.setattr(zip_archive, "MAX_ZIP_MEMBERS", 100)
+    with pytest.raises(UnreadableInput, match="more members than the limit of 100"):
+        opened(raw)
 
 
 def test_impossible_compression_ratio_is_refused() -> None:

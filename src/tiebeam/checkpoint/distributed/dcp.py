@@ -19,17 +19,16 @@ from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.detect import METADATA, SHARD
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, FileSlice, ShardedTensor, TensorTable, join_chunks
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files, contained
 from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject, no_value, read_pickle
-from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, MAX_DIMENSION, Tensor, element_type, is_shape
+from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, Tensor, are_offsets, element_type
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_CHUNKS, MAX_DCP_METADATA, MAX_DCP_METADATA_MEMORY, MAX_DCP_METADATA_OPS, MAX_DIMENSION
 
-_MAX_METADATA = 256 << 20  # a few hundred bytes per chunk, and a tensor has a chunk on every rank
-_MAX_OPS = 32_000_000  # about 70 per chunk
-_MAX_CHUNKS = 2_000_000
 _MAX_DEPTH, _MAX_PATH = 48, 4096
 _MODULE = "torch.distributed.checkpoint.metadata"
 _OPTIMIZER = re.compile(r"^(\w+\.)?(optim|optimi[sz]ers?)(_\w+)?\.")
@@ -62,14 +61,14 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> DcpModel:
     described: dict[str, list[Any]] = {}
     where: dict[str, Any] = {}
     paths: dict[str, Any] = {}
-    for name in names:
-        if METADATA.match(name):
-            root = _unpickled(files, folder + name)
-            for key, record in _field(root, "state_dict_metadata", folder + name).items():
-                described.setdefault(key, []).append(record)
-            where.update(_field(root, "storage_data", folder + name))
-            planned = _state(root).get("planner_data")
-            paths.update(planned if type(planned) is dict else {})
+    metadata = [name for name in names if METADATA.match(name)]
+    for name in metadata:
+        root = _unpickled(files, folder + name, MAX_DCP_METADATA_MEMORY // len(metadata))
+        for key, record in _field(root, "state_dict_metadata", folder + name).items():
+            described.setdefault(key, []).append(record)
+        where.update(_field(root, "storage_data", folder + name))
+        planned = _state(root).get("planner_data")
+        paths.update(planned if type(planned) is dict else {})
     skipped: dict[str, str] = {}
     saved = {key: _tensor_metadata(key, records, folder, skipped) for key, records in described.items()}
     model = _find_model(_ChunkLocator(files, folder, where), saved, paths)
@@ -80,13 +79,16 @@ def read_metadata(files: Files, folder: str, names: list[str]) -> DcpModel:
     return model._replace(notes=tuple(notes[:1]))
 
 
-def _unpickled(files: Files, name: str) -> PickledObject:
+def _unpickled(files: Files, name: str, max_memory: int) -> PickledObject:
     size = files.size(name)
-    if size > _MAX_METADATA:
+    if size > MAX_DCP_METADATA:
         raise UnreadableInput(
-            f"{name} has {size:,} bytes, which exceeds the limit of {_MAX_METADATA:,}; refusing to read"
+            f"{name} has {size:,} bytes, which exceeds the limit of {MAX_DCP_METADATA:,}; refusing to read"
         )
-    root, _ = read_pickle(files.read(name, 0, size), name, BUILDERS, no_value, key_name=_key_name, max_ops=_MAX_OPS)
+    raw = files.read(name, 0, size)
+    root, _ = read_pickle(
+        raw, name, BUILDERS, no_value, 0, _key_name, max_ops=MAX_DCP_METADATA_OPS, max_memory=max_memory
+    )
     if type(root) is not PickledObject or root.kind != Global(_MODULE, "Metadata"):
         raise UnreadableInput(f"{name} is not the metadata of a torch distributed checkpoint")
     return root
@@ -100,7 +102,7 @@ def _key_name(key: object) -> str | None:
     name, offsets = state.get("fqn"), state.get("offset")
     if type(name) is not str or len(name) > 1024:
         return None
-    if not is_shape(offsets):
+    if not are_offsets(offsets):
         return name if offsets is None else None
     return _chunk_key(name, offsets)
 
@@ -132,7 +134,7 @@ def _tensor_metadata(name: str, records: list[Any], folder: str, skipped: dict[s
         values = properties.state if type(properties) is PickledObject else None
         kind = values[0] if type(values) is tuple and values else _state(properties).get("dtype")
         size, chunks = state.get("size"), state.get("chunks")
-        if not is_shape(size) or type(chunks) is not list or prod(n or 1 for n in size) > MAX_DIMENSION:
+        if type(size) is not tuple or not is_shape(size) or type(chunks) is not list:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
         dtype = element_type(kind)
         if dtype is None:
@@ -149,7 +151,7 @@ class _ChunkLocator:
 
     def __init__(self, files: Files, folder: str, where: Mapping[str, Any]) -> None:
         self.files, self.folder, self._where = files, folder, where
-        self._left = _MAX_CHUNKS
+        self._left = MAX_CHUNKS
         self._opened: dict[str, tuple[int, Mapping[str, TensorInfo] | None]] = {}
 
     def tensor(self, stored: TensorMetadata) -> ShardedTensor:
@@ -157,13 +159,13 @@ class _ChunkLocator:
         self._left -= sum(map(len, stored.records))
         if self._left < 0:
             raise UnreadableInput(
-                f"{self.folder}.metadata names more shards than the limit of {_MAX_CHUNKS:,}; refusing to read"
+                f"{self.folder}.metadata names more shards than the limit of {MAX_CHUNKS:,}; refusing to read"
             )
         chunks: dict[str, Chunk] = {}
         unreadable = ""
         for record in (record for records in stored.records for record in records):
             offsets, sizes = _state(record).get("offsets"), _state(record).get("sizes")
-            if not is_shape(offsets) or not is_shape(sizes):
+            if not are_offsets(offsets) or type(sizes) is not tuple or not is_shape(sizes):
                 raise UnreadableInput(f"{self.folder}.metadata has an invalid shard of {stored.name!r}")
             if not prod(sizes):
                 continue  # a rank without a part of this tensor
@@ -281,7 +283,7 @@ def read_shards(files: Files, folder: str, names: list[str]) -> DcpModel:
         for key, info in header.tensors.items():
             entry = sharding.get(key)
             offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
-            if not isinstance(offsets, list) or not is_shape(tuple(offsets)) or len(offsets) != len(info.shape):
+            if not isinstance(offsets, list) or not are_offsets(tuple(offsets)) or len(offsets) != len(info.shape):
                 raise UnreadableInput(f"{folder + name} does not say which part of {key!r} it holds")
             if dtypes.setdefault(key, info.dtype) != info.dtype:
                 raise UnreadableInput(f"{label} holds {key!r} in two types, {dtypes[key]} and {info.dtype}")

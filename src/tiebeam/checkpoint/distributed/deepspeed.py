@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.detect import LAYER, SHARDED_WEIGHTS, WHOLE_WEIGHTS
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, ShardedTensor, TensorTable, join_chunks
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.torch.reader import Contents, read_contents, read_header, tensor_info
-from tiebeam.checkpoint.formats.torch.rebuild import MAX_DIMENSION, Tensor, is_shape
+from tiebeam.checkpoint.formats.torch.rebuild import Tensor
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_CHUNKS, MAX_SHARDS
 
 _OPTIMIZER = re.compile(r"^(?:\w+?_)?zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt$")
 _EXPERT = re.compile(r"^(layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt$")
-_MAX_RANKS = 100_000
-_MAX_CHUNKS = 2_000_000
 
 
 class DeepSpeedModel(NamedTuple):
@@ -112,7 +112,7 @@ def _shapes(groups: object, file: str) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for group in groups if type(groups) is list else [groups]:
         for name, shape in group.items() if type(group) is dict else ():
-            if not is_shape(shape) or prod(n or 1 for n in shape) > MAX_DIMENSION or name in shapes:
+            if type(shape) is not tuple or not is_shape(shape) or name in shapes:
                 raise UnreadableInput(f"{file} lists {name!r} twice, or with a shape that no tensor can have")
             shapes[name] = shape
     return shapes
@@ -139,7 +139,7 @@ def _flat_groups(
     if not optimizers:
         return "the optimizer states (*_optim_states.pt), in which ZeRO 3 keeps the numbers, are missing"
     count = len(optimizers)
-    if list(optimizers) != list(range(count)) or count > _MAX_RANKS:
+    if list(optimizers) != list(range(count)) or count > MAX_SHARDS:
         return f"optimizer states of {max(optimizers) + 1} ranks are needed and {count} are there"
     flats: Flats = []
     for rank, name in optimizers.items():
@@ -174,7 +174,7 @@ def _flat(contents: Contents, tensor: Tensor, file: str, i: int) -> TensorInfo:
 def _add_trainable(
     files: Files, folder: str, table: TensorTable, shapes: dict[str, tuple[int, ...]], flats: Flats
 ) -> None:
-    count, at, left = len(flats), 0, _MAX_CHUNKS
+    count, at, left = len(flats), 0, MAX_CHUNKS
     for name, shape in shapes.items():
         size = prod(shape)
         length = -(-size // count)
@@ -185,7 +185,7 @@ def _add_trainable(
         left -= len(chunks)
         if left < 0:
             raise UnreadableInput(
-                f"{folder or './'} has more shards than the limit of {_MAX_CHUNKS:,}; refusing to read"
+                f"{folder or './'} has more shards than the limit of {MAX_CHUNKS:,}; refusing to read"
             )
         table.add(name, shape, join_chunks(files, "F32", (size,), chunks, f"{name!r} in {folder or './'}"))
         at += length
@@ -215,31 +215,38 @@ def _add_frozen(
     """Frozen parameters: the slice of each rank is in its own model states, in the model's type."""
     if not frozen:
         return
-    opened = {rank: main if rank == 0 else read_contents(files, folder + name) for rank, name in models.items()}
-    for name, shape in frozen.items():
-        size, at = prod(shape), 0
-        chunks: list[Chunk] = []
-        dtype, unreadable = "F32", ""
-        for rank, contents in opened.items():
-            state = contents.root if type(contents.root) is dict else {}
-            fragments = state.get("frozen_param_fragments")
+    parts: dict[str, list[TensorInfo]] = {name: [] for name in frozen}
+    unreadable: dict[str, str] = {}
+    if list(models) != list(range(len(models))):
+        unreadable = dict.fromkeys(frozen, "the model states of some ranks are missing")
+    elif len(frozen) * len(models) > MAX_CHUNKS:
+        raise UnreadableInput(f"{folder or './'} has more shards than the limit of {MAX_CHUNKS:,}; refusing to read")
+    for rank, file in models.items() if not unreadable else ():
+        contents = main if rank == 0 else read_contents(files, folder + file)
+        fragments = contents.root.get("frozen_param_fragments") if type(contents.root) is dict else None
+        for name in frozen:
             fragment = fragments.get(name) if type(fragments) is dict else None
-            if type(fragment) is not Tensor or fragment.unreadable or list(opened) != list(range(len(opened))):
-                unreadable = f"{models[rank]} does not hold its slice"
-                break
-            info = tensor_info(name, fragment, folder + models[rank], contents.locate)
+            if type(fragment) is not Tensor or fragment.unreadable:
+                unreadable.setdefault(name, f"{file} does not hold its slice")
+                continue
+            info = tensor_info(name, fragment, folder + file, contents.locate)
             if len(info.shape) != 1 or info.strides is not None or info.packing:
-                unreadable = f"the slice in {models[rank]} is not one dense dimension"
-                break
-            dtype, keep = info.dtype, min(info.size, size - at)
+                unreadable.setdefault(name, f"the slice in {file} is not one dense dimension")
+            parts[name].append(info)
+    for name, shape in frozen.items():
+        dtype = parts[name][-1].dtype if parts[name] else "F32"
+        if name in unreadable:
+            table.add(name, shape, ShardedTensor(dtype, shape, unreadable=unreadable[name]))
+            continue
+        chunks, at, size = [], 0, prod(shape)
+        for info in parts[name]:
+            if info.dtype != dtype:
+                raise UnreadableInput(f"{folder or './'} holds {name!r} in two types, {info.dtype} and {dtype}")
+            keep = min(info.size, size - at)
             width = info.nbytes // info.size if info.size else 0
-            part = info._replace(shape=(keep,), end=info.begin + keep * width)
-            chunks.append(Chunk.at((at,), part))
+            chunks.append(Chunk.at((at,), info._replace(shape=(keep,), end=info.begin + keep * width)))
             at += keep
-        if unreadable:
-            table.add(name, shape, ShardedTensor(dtype, shape, unreadable=unreadable))
-        else:
-            table.add(name, shape, join_chunks(files, dtype, (size,), chunks, f"{name!r} in {folder or './'}"))
+        table.add(name, shape, join_chunks(files, dtype, (size,), chunks, f"{name!r} in {folder or './'}"))
 
 
 def _buffers(state: dict[str, Any], contents: Contents, file: str) -> dict[str, TensorInfo]:
@@ -248,7 +255,7 @@ def _buffers(state: dict[str, Any], contents: Contents, file: str) -> dict[str, 
     if type(module) is not dict or type(names) is not list:
         return {}
     found = {}
-    for name in names[:_MAX_RANKS]:
+    for name in names[:MAX_SHARDS]:
         tensor = module.get(name) if type(name) is str else None
         if type(tensor) is Tensor and not tensor.unreadable:
             found[name] = tensor_info(name, tensor, file, contents.locate)

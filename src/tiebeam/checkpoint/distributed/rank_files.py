@@ -11,16 +11,17 @@ import re
 from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, ShardedTensor, TensorTable, join_chunks
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.torch.pickle_reader import PickledObject
 from tiebeam.checkpoint.formats.torch.reader import Contents, read_contents, tensor_info
-from tiebeam.checkpoint.formats.torch.rebuild import DistributedTensor, Tensor, is_shape
+from tiebeam.checkpoint.formats.torch.rebuild import DistributedTensor, Tensor, are_offsets
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_CHUNKS
 
 _FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
-_MAX_CHUNKS = 2_000_000
 
 
 class _LocalPart(NamedTuple):
@@ -48,13 +49,13 @@ def read_ranks(files: Files, folder: str, names: dict[int, str]) -> tuple[Tensor
     described: dict[str, tuple[str, tuple[int, ...]]] = {}
     whole: dict[str, TensorInfo] = {}
     unreadable: dict[str, str] = {}
-    left = _MAX_CHUNKS
+    left = MAX_CHUNKS
     for rank, name in names.items():
         contents = read_contents(files, folder + name)
         tensors = find_state_dict(contents.root, name).tensors
         left -= len(tensors)
         if left < 0:
-            raise UnreadableInput(f"{label} has more shards than the limit of {_MAX_CHUNKS:,}; refusing to read")
+            raise UnreadableInput(f"{label} has more shards than the limit of {MAX_CHUNKS:,}; refusing to read")
         if flat := next((key for key in tensors if _FLAT.search(key)), None):
             raise UnreadableInput(
                 f"{name} is a local shard of FSDP: {flat!r} has all parameters in one dimension, without their shapes; "
@@ -96,7 +97,7 @@ def _description(key: str, tensor: Tensor, name: str) -> tuple[str, tuple[int, .
     shape, dtype = tensor.shape, tensor.dtype
     if type(dtype) is not str:
         raise UnreadableInput(f"{name}: {key!r} has an element type that is not supported")
-    if not is_shape(shape):
+    if type(shape) is not tuple or not is_shape(shape):
         raise UnreadableInput(f"{name}: {key!r} has a shape that no tensor can have")
     return dtype, shape
 
@@ -120,7 +121,7 @@ def _shards(key: str, whole: DistributedTensor, contents: Contents, file: str) -
         tensor, metadata = _slots(shard).get("tensor"), _slots(_slots(shard).get("metadata"))
         offsets = metadata.get("shard_offsets")
         offsets = tuple(offsets) if type(offsets) is list else offsets
-        if type(tensor) is not Tensor or tensor.unreadable or not is_shape(offsets):
+        if type(tensor) is not Tensor or tensor.unreadable or not are_offsets(offsets):
             raise UnreadableInput(f"{file} has an invalid shard of {key!r}")
         chunks.append(Chunk.at(offsets, tensor_info(key, tensor, file, contents.locate)))
     return chunks

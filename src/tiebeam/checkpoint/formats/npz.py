@@ -14,10 +14,12 @@ from math import prod
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.zip_archive import Archive, Member, open_archive
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_NPY_HEADER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +28,6 @@ _DTYPES = {
     "b1": "BOOL", "i1": "I8", "u1": "U8", "i2": "I16", "u2": "U16", "i4": "I32", "u4": "U32", "i8": "I64", "u8": "U64",
     "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
 }  # fmt: skip
-_MAX_HEADER = 10_000  # NumPy's own limit
-_MAX_DIMENSION, _MAX_DIMENSIONS = 1 << 48, 32
 
 
 def read_header(files: Files, name: str) -> Header:
@@ -69,7 +69,7 @@ def _describe(archive: Archive, member: Member, key: str) -> TensorInfo | str:
         raise UnreadableInput(
             f"{file}: {key!r} is big-endian; save it as little-endian: array.astype(array.dtype.newbyteorder('<'))"
         )
-    if len(shape) > _MAX_DIMENSIONS or any(n < 0 for n in shape) or prod(n or 1 for n in shape) > _MAX_DIMENSION:
+    if not is_shape(shape):
         raise UnreadableInput(f"{file}: {key!r} has a shape that no array can have")
     size = prod(shape)
     end = begin + size * dtype.itemsize
@@ -91,12 +91,12 @@ def _parse(archive: Archive, member: Member, key: str) -> tuple[tuple[int, ...],
     """Shape, whether it is column-major, element type, and the byte where the numbers start in the member."""
     from numpy.lib import format as npy
 
-    raw = io.BytesIO(archive.read(member.name, 0, min(member.size, _MAX_HEADER + 16)))
+    raw = io.BytesIO(archive.read(member.name, 0, min(member.size, MAX_NPY_HEADER + 16)))
     try:
         version = npy.read_magic(raw)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         with warnings.catch_warnings(action="ignore"):  # about headers that Python 2 wrote
-            shape, fortran, dtype = read(raw, max_header_size=_MAX_HEADER)
+            shape, fortran, dtype = read(raw, max_header_size=MAX_NPY_HEADER)
     except Exception:  # NumPy parses the header as a Python literal, which can fail in any way
         raise UnreadableInput(f"{archive.file}: {key!r} does not start with an .npy header; it is damaged") from None
     return shape, fortran, dtype, raw.tell()

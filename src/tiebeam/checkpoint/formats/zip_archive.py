@@ -4,6 +4,9 @@
 archive is untrusted: its table is checked against the file (members may not overlap, leave the file, or appear twice),
 and inflating stops at what was asked for, in blocks of fixed size, so that a zip bomb costs no more memory than the
 answer.
+
+The checksum (CRC-32) of a deflated member is checked when its end is reached. That of a stored member is not: its bytes
+are read by range, as in safetensors and GGUF, and PyTorch, which can write archives without checksums, ignores it too.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import NamedTuple
 
 from tiebeam.checkpoint.files import Files
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_ZIP_DIRECTORY, MAX_ZIP_MEMBERS
 
-MAX_DIRECTORY = 16 << 20  # the table of contents; about 200,000 members
 _DEFLATE_LIMIT = 1032  # the largest possible compression ratio of deflate
 _BLOCK = 1 << 20
 _TAIL = 1 << 16
@@ -38,6 +41,8 @@ class Member(NamedTuple):
     """First byte of what follows it in the archive; its data must end before."""
     stored_size: int
     size: int
+    crc: int
+    encrypted: bool
 
     @property
     def deflated(self) -> bool:
@@ -81,7 +86,17 @@ class Archive:
             raise UnreadableInput(
                 f"{self.file}: the member {entry.filename!r} does not fit into the range that the archive gives it"
             )
-        return Member(entry.filename, raw_name, entry.compress_type, begin, limit, stored, full)
+        return Member(
+            entry.filename,
+            raw_name,
+            entry.compress_type,
+            begin,
+            limit,
+            stored,
+            full,
+            entry.CRC,
+            bool(entry.flag_bits & 0x1),
+        )
 
     def _checked(self, name: str) -> Member:
         """A member that can be read. Others (encrypted, other compression) are an error only when they are needed."""
@@ -114,7 +129,7 @@ class Archive:
         magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack_from(raw)
         if magic != b"PK\x03\x04" or method != member.method or raw[fixed : fixed + name_length] != member.raw_name:
             raise UnreadableInput(f"{self.file}: the table of contents does not match the local header of {name!r}")
-        if flags & 0x1:
+        if flags & 0x1 or member.encrypted:
             raise UnreadableInput(f"{self.file}: {name!r} is encrypted; decrypt the archive first")
         begin: int = member.header + fixed + name_length + extra_length
         if begin + member.stored_size > member.limit:
@@ -149,7 +164,7 @@ class _Inflation:
 
     def __init__(self, archive: Archive, member: Member, begin: int) -> None:
         self.archive, self.member = archive, member
-        self.position = 0
+        self.position, self._crc = 0, 0
         self._at, self._end = begin, begin + member.stored_size
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         self._waiting = b""
@@ -176,6 +191,11 @@ class _Inflation:
             self._waiting = self._inflater.unconsumed_tail
             if block:
                 self.position += len(block)
+                self._crc = zlib.crc32(block, self._crc)
+                if self.position == self.member.size and self._crc != self.member.crc:
+                    raise UnreadableInput(
+                        f"{self.archive.file}: {self.member.name!r} is damaged: its checksum is wrong"
+                    )
                 return block
             if self._inflater.eof or (not self._waiting and self._at == self._end):
                 raise self._damaged()
@@ -236,15 +256,21 @@ class _Window:
     def read(self, count: int = -1) -> bytes:
         begin = min(self._position, self._size)
         end = self._size if count < 0 else min(begin + count, self._size)
-        if end - begin > MAX_DIRECTORY:
+        if end - begin > MAX_ZIP_DIRECTORY:
             raise UnreadableInput(
                 f"{self._file} has a table of contents of {end - begin:,} bytes, which exceeds the limit of "
-                f"{MAX_DIRECTORY:,}; refusing to read"
+                f"{MAX_ZIP_DIRECTORY:,}; refusing to read"
             )
         self._position = end
         if begin >= self._tail_begin:
-            return self._tail[begin - self._tail_begin : end - self._tail_begin]
-        return self._files.read(self._file, begin, end)
+            raw = self._tail[begin - self._tail_begin : end - self._tail_begin]
+        else:
+            raw = self._files.read(self._file, begin, end)
+        if raw.count(b"PK\x01\x02") > MAX_ZIP_MEMBERS:  # before `zipfile` makes an object of each
+            raise UnreadableInput(
+                f"{self._file} has more members than the limit of {MAX_ZIP_MEMBERS:,}; refusing to read"
+            )
+        return raw
 
     def close(self) -> None:
         """Nothing is held open."""

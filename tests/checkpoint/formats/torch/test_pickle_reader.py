@@ -8,6 +8,7 @@ import contextlib
 import math
 import pickle
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.mangling import mangled, one_sentence
-from tiebeam.checkpoint.formats.torch import pickle_reader
 from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject, TruncatedPickle, read_pickle
 from tiebeam.errors import TiebeamError, UnreadableInput
 
@@ -193,10 +193,76 @@ def test_huge_memo_index_costs_nothing() -> None:
     assert read(b"K\x07r\xff\xff\xff\xff0j\xff\xff\xff\xff.") == 7
 
 
-def test_too_many_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickle_reader, "MAX_OPS", 10_000)
-    with pytest.raises(UnreadableInput, match="refusing to read"):
-        read(b"N" * 20_000 + b".")
+def test_too_many_instructions_are_refused() -> None:
+    with pytest.raises(UnreadableInput, match="more instructions than the limit of 10,000; refusing to read"):
+        read_pickle(b"N" * 20_000 + b".", "it", {}, lambda identity: None, max_ops=10_000)
+
+
+EMOJI = "\U0001f600".encode()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"}", b"]", b"\x8f", b"\x97", b"(l", b"(t", b"(d", b")\x85", b"NN\x86", b"B" + bytes(4), b"G" + bytes(8),
+        b"J\1\2\3\4",
+        b"}\x94", b"Nr" + b"\xfe" * 4, b"Pa\n", b"ca\nb\n", b"ca\nb\n)R", b"ca\nb\n)\x81", b"}U\1aNs", b"}(U\1aNU\1bNu",
+        b"U\xff" + b"x" * 251 + EMOJI, b"V" + b"x" * 250 + b"\\U0001F600\n", b"S'" + b"\xff" * 255 + b"'\n",
+        b"\x8a\xff" + b"\x7f" * 255, b"I" + b"9" * 900 + b"\n",
+    ],
+)  # fmt: skip
+def test_what_a_pickle_takes_is_counted(block: bytes) -> None:
+    """The count is at least what CPython takes, for many copies of whatever an instruction makes."""
+    limit = 2 << 20
+    program = b"(" + block * (limit // 8 // len(block)) + b"l."
+    for count in range(4):  # copies, until they exceed the limit
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(UnreadableInput):
+                read_pickle(program, "it", {}, lambda identity: None, max_memory=limit + len(program))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1.25 * limit, (count, peak)
+        program = b"(" + program[1:-2] * 4 + b"l."
+
+
+def test_distinct_memo_numbers_are_counted() -> None:
+    program = b"N" + b"".join(b"r" + (i * 7 + 3).to_bytes(4, "little") for i in range(100_000)) + b"."
+    with pytest.raises(UnreadableInput, match="limit on memory"):
+        read_pickle(program, "it", {}, lambda identity: None, max_memory=2 << 20)
+
+
+def test_long_texts_are_skipped_without_a_copy() -> None:
+    long = b"\xff" * (20 << 20)
+    for program in (
+        b"X" + len(long).to_bytes(4, "little") + long,
+        b"\x8d" + len(long).to_bytes(8, "little") + long,
+        b"T" + len(long).to_bytes(4, "little") + long,
+        b"V" + long + b"\n",
+        b"S'" + long + b"'\n",
+        b"P" + long + b"\n",
+        b"\x8b" + len(long).to_bytes(4, "little") + long,
+        b"c" + long + b"\nx\n",
+        b"I" + long + b"\n",
+        b"F" + long + b"\n",
+    ):
+        program += b"."
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(UnreadableInput):
+                assert type(read(program)) is PickledObject
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 2, 0, 5), (7, 0, 1, 2), (0, 0, 1, 1)])
+def test_memo_numbers_in_any_order_are_those_of_pickle(numbers: tuple[int, ...]) -> None:
+    puts = b"".join(b"K%cq%c0" % (10 + i, number) for i, number in enumerate(numbers))
+    program = b"\x80\x04" + puts + b"K\x63\x94(" + b"".join(b"h%c" % n for n in (*numbers, len(set(numbers)))) + b"t."
+    assert read(program) == pickle.loads(program)
 
 
 def test_names_above_the_length_limit_are_dropped() -> None:

@@ -525,7 +525,7 @@ REPEATED = {
 def test_large_value_referenced_often_is_not_copied(
     tmp_path: Path, mention: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_dict, "_MAX_VISITS", 500_000)
+    monkeypatch.setattr(state_dict, "MAX_PICKLE_VISITS", 500_000)
     path = tmp_path / "x.pt"
     torch.save({"w": torch.ones(2, 3)}, path)
     large = b"](" + b"N" * 100_000 + b"eq\x010(" + b"N" * 100_000 + b"tq\x020"

@@ -15,23 +15,22 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from tiebeam.checkpoint.dtypes import BITS
+from tiebeam.checkpoint.dtypes import BITS, is_shape
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.formats.torch.pickle_reader import MAX_BYTES, TruncatedPickle, no_value, read_pickle
+from tiebeam.checkpoint.formats.torch.pickle_reader import TruncatedPickle, no_value, read_pickle
 from tiebeam.checkpoint.formats.torch.rebuild import (
     BUILDERS,
-    MAX_DIMENSION,
-    MAX_DIMENSIONS,
     Storage,
     Tensor,
+    are_offsets,
     storage_of,
 )
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.formats.zip_archive import Archive, open_archive
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_PICKLE, MAX_REPEATED
 
-_MAX_REPEATED = 1 << 28  # elements of a view that repeats parts of its storage
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
@@ -84,9 +83,9 @@ def _read_zip(files: Files, name: str) -> Contents:
     prefix = pickled[0].removesuffix("data.pkl")
     _check_byte_order(archive, prefix)
     size = archive.members[pickled[0]].size
-    if size > MAX_BYTES:
+    if size > MAX_PICKLE:
         raise UnreadableInput(
-            f"{name} holds a pickle of {size:,} bytes, which exceeds the limit of {MAX_BYTES:,}; refusing to read"
+            f"{name} holds a pickle of {size:,} bytes, which exceeds the limit of {MAX_PICKLE:,}; refusing to read"
         )
     root, _ = read_pickle(archive.read(pickled[0]), name, BUILDERS, storage_of)
 
@@ -134,9 +133,9 @@ def _read_legacy(files: Files, name: str) -> Contents:
             root, keys, itemsizes, at = _legacy_pickles(files.read(name, 0, length), name)
             break
         except TruncatedPickle:
-            if length >= min(size, MAX_BYTES):
+            if length >= min(size, MAX_PICKLE):
                 raise
-            length = min(size, MAX_BYTES, length * 4)
+            length = min(size, MAX_PICKLE, length * 4)
     blocks: dict[str, Block] = {}
     for key in keys:
         itemsize = itemsizes.get(key)
@@ -216,7 +215,8 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
     block = locate(storage)
     unit, itemsize = BITS[storage.dtype] // 8, BITS[dtype] // 8
     count = storage.numel if storage.part is None else storage.part
-    if max(storage.numel, storage.first + count) * unit > block.size:
+    # A legacy file has the number of elements twice, and torch reads as many as the second says.
+    if storage.numel * unit != block.size or storage.first + count > storage.numel:
         raise UnreadableInput(
             f"{file}: the storage of {name!r} should have {storage.numel * unit:,} bytes; the file holds {block.size:,}"
         )
@@ -229,10 +229,10 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
             f"{file}: {name!r} is a view of elements {offset:,}..{offset + reach:,} of a storage that has "
             f"{count * unit // itemsize:,}"
         )
-    if size > max(reach, _MAX_REPEATED):
+    if size > max(reach, MAX_REPEATED):
         raise UnreadableInput(
             f"{file}: {name!r} expands {reach:,} stored elements to {size:,}, which exceeds the limit of "
-            f"{_MAX_REPEATED:,}; refusing to read"
+            f"{MAX_REPEATED:,}; refusing to read"
         )
     begin = block.begin + storage.first * unit + offset * itemsize
     dense = _row_major(shape, strides)
@@ -243,11 +243,9 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
 
 def _checked_view(name: str, tensor: Tensor, file: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     shape, strides, offset = tensor.shape, tensor.strides, tensor.offset
-    if type(shape) is tuple and type(strides) is tuple and len(shape) == len(strides) <= MAX_DIMENSIONS:
-        numbers = (*shape, *strides, offset)
-        sane = all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers)
-        if sane and prod(n or 1 for n in shape) <= MAX_DIMENSION:
-            return shape, strides, offset  # type: ignore[return-value]
+    fits = type(shape) is tuple and is_shape(shape) and are_offsets(strides) and len(shape) == len(strides)
+    if fits and are_offsets((offset,)):
+        return shape, strides, offset  # type: ignore[return-value]
     raise UnreadableInput(f"{file}: {name!r} has a shape, strides or offset that no tensor can have")
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, Global, PickledObject
+from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS
 
-MAX_DIMENSION, MAX_DIMENSIONS = 1 << 48, 32
 _MAX_KEY = 256
 _STORAGE_TYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -85,8 +85,8 @@ def storage_of(identity: tuple[object, ...]) -> object:
     return Storage(dtype, key, numel, first, part)
 
 
-def is_shape(numbers: object) -> TypeGuard[tuple[int, ...]]:
-    """Whether an untrusted value can be a shape or offsets: a short tuple of integers in a plausible range."""
+def are_offsets(numbers: object) -> TypeGuard[tuple[int, ...]]:
+    """Whether an untrusted value can be offsets in a tensor: a short tuple of integers in a plausible range."""
     if type(numbers) is not tuple or len(numbers) > MAX_DIMENSIONS:
         return False
     return all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers)

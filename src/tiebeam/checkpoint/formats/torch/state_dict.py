@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject
 from tiebeam.checkpoint.formats.torch.rebuild import Tensor
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_PICKLE_VISITS, MAX_TORCH_TENSORS
 
 _MODELS = (
     "state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "params", "weights",
@@ -26,7 +27,6 @@ _OPTIMIZERS = re.compile(
     r"(^|_)(optimi[sz]er|optim($|_)|(lr_)?schedulers?($|_)|(grad_)?scaler($|_))|^opt(_state(_dict)?)?$"
 )
 _MAX_DEPTH = 48
-_MAX_VISITS = 8_000_000
 
 
 class StateDict(NamedTuple):
@@ -55,6 +55,10 @@ def find_state_dict(root: object, label: str) -> StateDict:
         if name in tensors:
             raise UnreadableInput(f"{label} holds two tensors that are both called {name!r}")
         tensors[name] = tensor
+        if len(tensors) > MAX_TORCH_TENSORS:
+            raise UnreadableInput(
+                f"{label} holds more tensors than the limit of {MAX_TORCH_TENSORS:,}; refusing to read"
+            )
     return StateDict(tensors, ".".join(path), tuple(others))
 
 
@@ -62,7 +66,7 @@ class _Search:
     """Iterates over values and counts them, because a small file can describe a tree of exponential size."""
 
     def __init__(self, label: str) -> None:
-        self.label, self._left = label, _MAX_VISITS
+        self.label, self._left = label, MAX_PICKLE_VISITS
 
     def step_down(self, node: object, inside_model: bool) -> tuple[str, object, list[str]] | None:
         """The child that holds the model, if any, and the names of the other models beside it."""
@@ -159,7 +163,8 @@ class _Search:
         self._left -= 8 + entries  # opening a container costs about as much as eight entries
         if self._left < 0:
             raise UnreadableInput(
-                f"{self.label} nests more entries in its pickle than the limit of {_MAX_VISITS:,}; refusing to read"
+                f"{self.label} nests more entries in its pickle than the limit of {MAX_PICKLE_VISITS:,}; "
+                "refusing to read"
             )
 
 
