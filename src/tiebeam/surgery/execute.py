@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, flushing, staging
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, write_files
+from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, pieces, write_files
 from tiebeam.checkpoint.write.safetensors import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import inspect
@@ -86,7 +86,8 @@ def execute(
     before, after = plan.source.layout.shards, plan.shards
     if as_file and len(after) > 1:
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
-    others = companions(plan.checkpoint, {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set()))
+    written = {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set())
+    others = companions(plan.checkpoint, written)
     sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
     with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
         hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
@@ -143,7 +144,8 @@ def _is_file_target(plan: Plan, target: Path) -> bool:
 
 
 def _source_paths(shard: Shard) -> set[Path]:
-    return {entry.content.path for entry in shard.entries if isinstance(entry.content, Span)}
+    held = (piece for entry in shard.entries for piece in pieces(entry.content))
+    return {piece.path for piece in held if isinstance(piece, Span)}
 
 
 def _pair_names(plan: Plan, result: Checkpoint) -> dict[str, str]:
@@ -198,11 +200,11 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
     files, layout = local_files(plan.checkpoint), plan.source.layout
     copies = []
     for name, path in others:
-        if name != "config.json":
+        if name != "config.json" and name not in plan.edit.documents:
             (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
             copies.append((path, stage.path / name))
     copy_files(copies)
-    for name, raw in layout.documents.items():
+    for name, raw in {**layout.documents, **plan.edit.documents}.items():
         (stage.path / name).write_bytes(raw)
     if layout.config_text is not None:
         text = layout.config_text
@@ -239,11 +241,13 @@ def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[s
             info = result.tensors.get(entry.name)
             if info is None or (info.file, info.dtype, info.shape) != (shard.name, entry.dtype, entry.shape):
                 raise ProofFailed(f"{entry.name} is missing or changed in {shard.name}; nothing was written")
-            span = entry.content
-            if isinstance(span, Span) and shard.name not in linked:
-                first = span.begin, min(span.begin + _CHECKED, span.end)
-                last = max(span.end - _CHECKED, span.begin), span.end
-                ranges += [(Span(span.path, *part), path, info.begin + part[0] - span.begin) for part in {first, last}]
+            at = info.begin
+            for span in pieces(entry.content):
+                if isinstance(span, Span) and shard.name not in linked:
+                    first = span.begin, min(span.begin + _CHECKED, span.end)
+                    last = max(span.end - _CHECKED, span.begin), span.end
+                    ranges += [(Span(span.path, *part), path, at + part[0] - span.begin) for part in {first, last}]
+                at += span.nbytes
     expected = {entry.name for shard in shards for entry in shard.entries}
     extra = result.tensors.keys() - expected
     if extra:
