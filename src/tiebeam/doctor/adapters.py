@@ -8,14 +8,13 @@ base, what the adapter touches is still reported.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.adapter_files import is_adapter, open_adapter
 from tiebeam.checkpoint.files import LocalFiles
-from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.open import open_shards
 from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
@@ -23,6 +22,8 @@ from tiebeam.doctor.loaders import Prediction
 from tiebeam.doctor.rule import Finding, Names
 from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import Report, inspect
+
+__all__ = ["AdapterDiagnosis", "Touched", "diagnose_adapter", "is_adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,11 @@ class AdapterDiagnosis:
         }
 
 
-def is_adapter(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is the directory of a PEFT adapter."""
-    return Path(path).is_dir() and (Path(path) / "adapter_config.json").is_file()
-
-
 def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
     """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given; a base that
     is only named there and cannot be read is reported, and the findings are then empty."""
-    files = LocalFiles(Path(path))
-    config = read_json(files, "adapter_config.json", str(path))
-    weights = _open_weights(str(path), files)
+    adapter = open_adapter(path)
+    config, weights = adapter.config, adapter.weights
     touched = _touched(weights, config)
     named = base if base is not None else config.get("base_model_name_or_path")
     if not named or not isinstance(named, str | os.PathLike):
@@ -110,15 +105,7 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
     return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, adapter_predictions(examined))
 
 
-def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
-    names = files.names()
-    for name, format in (("adapter_model.safetensors", "safetensors"), ("adapter_model.bin", "pytorch")):
-        if name in names:
-            return open_shards(source, format, files, [name], None)
-    raise UnreadableInput(f"{source} has an adapter_config.json but no adapter_model.safetensors or .bin")
-
-
-def _touched(weights: Checkpoint, config: dict[str, Any]) -> Touched:
+def _touched(weights: Checkpoint, config: Mapping[str, Any]) -> Touched:
     """What the adapter changes, from its tensors: target_modules may be a pattern."""
     lora: dict[str, None] = {}
     copies: dict[str, None] = {}
@@ -148,7 +135,7 @@ def _module_names(report: Report) -> tuple[str, str]:
     )
 
 
-def _part(weights: Checkpoint, config: dict[str, Any], module: str) -> AdapterPart:
+def _part(weights: Checkpoint, config: Mapping[str, Any], module: str) -> AdapterPart:
     """What the adapter holds for the module of that name."""
     lora, copy, rows = False, None, None
     for name, info in weights.tensors.items():

@@ -32,6 +32,8 @@ class Plan:
     exact           the logits stay the same to the bit
     nothing_to_do   why there is nothing to write: the model already is as requested
     measure         for plans that change the logits: runs the written model before it replaces the target
+    prove           in place of comparing source and result: compares the result with what it should compute
+    inputs          files read beside the source; they must not change meanwhile either
     """
 
     verb: str
@@ -42,6 +44,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     nothing_to_do: str = ""
     measure: Callable[[Checkpoint], Mapping[str, Any]] | None = None
+    prove: Callable[[Checkpoint, str, str | None], Proof] | None = None
+    inputs: tuple[Path, ...] = ()
 
     @property
     def checkpoint(self) -> Checkpoint:

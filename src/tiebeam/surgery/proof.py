@@ -50,9 +50,9 @@ def prove(
 
     from tiebeam.decode import engine_name, open_engine
 
-    needed, free = 4 * sum(info.size for info in target.tensors.values()), _free_memory()
-    if needed > 0.8 * free:
-        return Proof(False, why=f"running it needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free")
+    why = too_large_to_run(target)
+    if why:
+        return Proof(False, why=why)
     try:
         before = open_engine(source, dtype=_DTYPES[rounded], engine=engine, device=device)
     except TiebeamError as error:
@@ -73,6 +73,16 @@ def prove(
     if not largest <= tolerance:
         raise ProofFailed(f"the logits moved by up to {largest:.3g} on the probe tokens; the target was not written")
     return Proof(True, len(tokens), largest, engine=name)
+
+
+def too_large_to_run(model: Checkpoint) -> str:
+    """Why the memory of this machine is too small to run the model; empty if it is not."""
+    needed, free = 4 * sum(info.size for info in model.tensors.values()), _free_memory()
+    return (
+        f"running it needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free"
+        if needed > 0.8 * free
+        else ""
+    )
 
 
 def _free_memory() -> float:
