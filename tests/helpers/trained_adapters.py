@@ -29,7 +29,8 @@ class Trained:
 
 def train_adapter(
     where: Path, family: str = "llama", *, tied: bool = True, dtype: Any = torch.float32, grow: int = 0,
-    name: str = "adapter", shard: str | None = None, seed: int = 1, built: Callable[[], Any] | None = None, config: Any = None, **lora: Any,
+    name: str = "adapter", shard: str | None = None, seed: int = 1, built: Callable[[], Any] | None = None,
+    config: Any = None, **lora: Any,
 ) -> Trained:  # fmt: skip
     """Save a base and a trained adapter under `where`; `lora` are arguments of LoraConfig."""
     import peft

@@ -34,7 +34,8 @@ class EntryRows:
 
         begin, end = dtypes.row_range(self.entry.dtype, self.entry.shape, start, stop)
         shape = (stop - start, *self.entry.shape[1:])
-        return np.array(dtypes.decode(self.entry.dtype, self._read(begin, end), shape), np.float32)
+        found = dtypes.decode(self.entry.dtype, self._read(begin, end), shape)
+        return np.require(found, np.float32, "W")  # a copy only of what is still the file's bytes
 
     def _read(self, begin: int, end: int) -> bytes:
         parts, at = [], 0

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 18  # numbers at a time: what fits into a core's cache
 _WORKERS = 2
+_TILE = (32, 16, 512)  # rows, rank, columns of one product
 _LARGEST_F16 = 65504.0
 
 
@@ -183,8 +184,8 @@ class Prepared:
                 x = x + sum(copy.parts.weight * (copy.rows(start, stop) - x) for copy in self.copies)
         for delta in self.biases:
             x += delta[start:stop]
-        if self.left is not None:
-            x += self.left[start:stop] @ self.right
+        if self.left is not None and self.right is not None:
+            add_product(x, self.left[start:stop], self.right)
         return x
 
     def _dora(self, part: LowRank) -> Numbers:  # -> [rows, 1] or [columns]
@@ -199,6 +200,27 @@ class Prepared:
         with np.errstate(divide="ignore", invalid="ignore"):
             scale: Numbers = (part.magnitude() / norms).astype(np.float32)
         return scale if part.flipped else scale[:, None]
+
+
+def add_product(x: Numbers, left: Numbers, right: Numbers) -> None:  # [n, m] += [n, r] @ [r, m]
+    """Add a product in tiles so small that OpenBLAS computes them on the calling thread.
+
+    Above 2^18 multiplications it wakes its own threads, which then wait for each other beside ours: measured 60 ns per
+    number on a busy machine, against 0.8 with these tiles.
+    """
+    import numpy as np
+
+    n, r, m = len(x), left.shape[1], x.shape[1]
+    whole = n - n % _TILE[0]
+    for k in range(0, r, _TILE[1]):
+        factors = left[:, k : k + _TILE[1]]
+        tiles = np.ascontiguousarray(factors[:whole]).reshape(-1, _TILE[0], factors.shape[1])
+        for column in range(0, m, _TILE[2]):
+            at = slice(column, column + _TILE[2])
+            part = right[k : k + _TILE[1], at]
+            x[:whole, at] += np.matmul(tiles, part).reshape(whole, part.shape[1])
+            if whole < n:
+                x[whole:, at] += factors[whole:] @ part
 
 
 def check_finite(parts: AdapterParts) -> None:
