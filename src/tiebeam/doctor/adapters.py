@@ -1,15 +1,14 @@
 """Diagnose a PEFT adapter beside its base: what it does to the embedding and the head, and what a merge will do.
 
-Only adapter_config.json and the header of the adapter are read (values only if it holds a copy of both
-matrices). The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one. Without a
-base, what the adapter touches is still reported.
+The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one. Without a base, what the
+adapter touches is still reported. With one, the merge is planned as `tiebeam merge` would, which reads the adapter.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
@@ -19,6 +18,7 @@ from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
 from tiebeam.doctor.loaders import Prediction
+from tiebeam.doctor.merge_advice import MergeAdvice, merge_advice
 from tiebeam.doctor.rule import Finding, Names
 from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import Report, inspect
@@ -58,7 +58,8 @@ class Touched:
 @dataclass(frozen=True, slots=True)
 class AdapterDiagnosis:
     """`merge` is one sentence: what merging this adapter into its base does to the pair. `base` is None if the base is
-    not named or cannot be read; `merge` says so. `loaders`: what programs do with it, if it changes the pair."""
+    not named or cannot be read; `merge` says so. `loaders`: what programs do with it, if it changes the pair.
+    `advice`: what `tiebeam merge` will do, and its command."""
 
     adapter: str
     base: Report | None
@@ -66,6 +67,7 @@ class AdapterDiagnosis:
     findings: tuple[Finding, ...]
     touched: Touched
     loaders: tuple[Prediction, ...] = ()
+    advice: MergeAdvice | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -75,6 +77,7 @@ class AdapterDiagnosis:
             "findings": [finding.to_dict() for finding in self.findings],
             "touched": self.touched.to_dict(),
             "loaders": [prediction.to_dict() for prediction in self.loaders],
+            "tiebeam_merge": self.advice.to_dict() if self.advice else None,
         }
 
 
@@ -101,8 +104,10 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
     embed, head = (_part(weights, config, module) for module in _module_names(report))
     examined = ExaminedAdapter(weights, config, report, embed, head)
     names = Names.of(str(path), base=report.model, remote=not isinstance(checkpoint.files, LocalFiles))
-    findings = run_rules("adapter", examined, names)
-    return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, adapter_predictions(examined))
+    advice = merge_advice(adapter, checkpoint, names)
+    findings = run_rules("adapter", examined, replace(names, merge=advice.command))
+    loaders = adapter_predictions(examined)
+    return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, loaders, advice)
 
 
 def _touched(weights: Checkpoint, config: Mapping[str, Any]) -> Touched:

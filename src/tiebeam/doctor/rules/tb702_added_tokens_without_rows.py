@@ -24,7 +24,8 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step(
-            "If an adapter was merged, resize the base first and merge again",
+            "If an adapter was merged, merge it again with `tiebeam merge`, which grows the base to the adapter's "
+            "vocabulary; with PEFT, resize the base first",
             python=f"model.resize_token_embeddings({at.rows})",
         ),
         Step("If the tokens were never trained, remove them: copy the base's tokenizer files beside the weights"),

@@ -15,7 +15,7 @@ from tiebeam.surgery.merge.merge_plan import plan_merge
 from tiebeam.surgery.plan import Outcome, Progress
 from tiebeam.surgery.source import open_source
 
-__all__ = ["AdapterParts", "merge", "open_adapters", "plan_merge"]
+__all__ = ["AdapterParts", "merge", "open_adapters", "plan_merge", "read_parts"]
 
 Path = str | os.PathLike[str]
 
