@@ -131,11 +131,13 @@ def read_parts(adapter: Adapter, weight: float = 1.0) -> AdapterParts:
                 f"{adapter.source} holds {name}, a kind of tensor that cannot be merged here; {_WITH_PEFT}"
             )
         else:
-            plain = _BASE_LAYER.sub("", _SAVED.sub("", path))
-            trained = (plain == path and _is_saved(path, adapter.config)) or bool(_SAVED.search(path))
-            if plain in copies:
+            # After a resize PEFT saves a trained copy twice: as X.weight, and as X.modules_to_save.weight.
+            plain, wrapped = _BASE_LAYER.sub("", _SAVED.sub("", path)), bool(_SAVED.search(path))
+            trained = wrapped or (plain == path and _is_saved(path, adapter.config))
+            if plain in copies and not (trained and copies[plain].trained):
                 raise UnreadableInput(f"{adapter.source} holds {plain} twice; save the adapter again")
-            copies[plain] = Copy(name, trained)
+            if plain not in copies or not wrapped:
+                copies[plain] = Copy(name, trained)
     lora = {module: _lora(module, found, adapter) for module, found in factors.items()}
     tokens = {module: Rows(name, _ids(module, name, adapter)) for module, name in rows.items()}
     both = next((module for module in tokens if module in lora), None)
@@ -249,7 +251,8 @@ def _ids(module: str, tensor: str, adapter: Adapter) -> tuple[int, ...]:
     config = adapter.config
     listed = config.get("token_indices", config.get("trainable_token_indices"))
     if isinstance(listed, Mapping):
-        listed = next((ids for key, ids in listed.items() if module == key or module.endswith(f".{key}")), None)
+        named = [ids for key, ids in listed.items() if module == key or module.endswith(f".{key}")]
+        listed = (named or [*listed.values()])[0] if named or len(listed) == 1 else None  # a tied head has the embedding's
     shape = adapter.weights.tensors[tensor].shape
     if not isinstance(listed, list) or not all(type(i) is int and i >= 0 for i in listed):
         raise UnreadableInput(
