@@ -79,7 +79,7 @@ GGUF: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", LINEAR, {"tie_word_embeddings": True}),
     "llama, LoRA on the head": ("llama", {"target_modules": ["q_proj", "lm_head"]}, {"tie_word_embeddings": True}),
     "llama, DoRA": ("llama", {"target_modules": ["q_proj", "k_proj"], "use_dora": True}, {"tie_word_embeddings": False}),
-    "llama, rows": ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, {}),
+    "llama, rows": ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, {"tie_word_embeddings": True}),
     "gpt2": ("gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"]}, {}),
     "gpt_neox": ("gpt_neox", {"target_modules": ["query_key_value", "dense"]}, {}),
 }

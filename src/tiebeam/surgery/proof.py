@@ -13,7 +13,7 @@ from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import ProofFailed, TiebeamError
 
 PROBE_TOKENS = 16
-_DTYPES = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
+ENGINE_DTYPES = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def prove(
     if why:
         return Proof(False, why=why)
     try:
-        before = open_engine(source, dtype=_DTYPES[rounded], engine=engine, device=device)
+        before = open_engine(source, dtype=ENGINE_DTYPES[rounded], engine=engine, device=device)
     except TiebeamError as error:
         return Proof(False, why=str(error))
     name = engine_name(before)

@@ -169,7 +169,7 @@ def _add_bias(
 
 
 def _check_type(target: Target, module: str, targets: Targets, base: str) -> None:
-    if target.dtype in FLOATS:
+    if target.dtype in FLOATS or not targets.written:
         return
     method = targets.packed(module)
     packed = f"{target.name} of {base} is stored as {target.dtype}" + (f" ({method})" if method else "")

@@ -19,7 +19,7 @@ from tiebeam.surgery.merge.collect_changes import EndChange, collect
 from tiebeam.surgery.merge.stored_rows import CheckpointRows, GrownRows
 from tiebeam.surgery.merge.targets import Targets
 from tiebeam.surgery.merge.tensor_update import LowRank, Update
-from tiebeam.surgery.proof import Proof, probe_tokens, too_large_to_run
+from tiebeam.surgery.proof import ENGINE_DTYPES, Proof, probe_tokens, too_large_to_run
 from tiebeam.surgery.source import Source
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class MergeProof:
         from tiebeam.surgery.merge.merge_plan import decide_pair
 
         source, base = self.source, self.source.checkpoint
-        found = collect(
-            self.adapters, Targets.of_checkpoint(source), lambda name: CheckpointRows(base, name), base.source
-        )
-        opened = open_engine(adapted(base, found.updates, types), engine=engine, device=device)
+        targets = replace(Targets.of_checkpoint(source), written=False)
+        found = collect(self.adapters, targets, lambda name: CheckpointRows(base, name), base.source)
+        whole = ENGINE_DTYPES[next(iter(types.values()))] if types and self._dequantized else "float32"
+        opened = open_engine(adapted(base, found.updates, types), engine=engine, device=device, dtype=whole)
         decision = decide_pair(source, self.adapters, found, self.keeps)
         pair = source.report.pair
         names = [matrix.name for matrix in (pair.embed or pair.head, pair.head or pair.embed) if matrix]
@@ -176,19 +176,21 @@ class MergeProof:
         ]
         return opened.with_tables(*tables)
 
+    @property
+    def _dequantized(self) -> bool:
+        """Whether the result is a directory made from a GGUF: then every tensor is rounded, not only those that change."""
+        return self.source.converted and self.source.checkpoint.format == "gguf"
+
     def _types(self, result: Checkpoint) -> dict[str, str]:
         """The element types of the result, by the base's names, and those of embedding and head."""
         from tiebeam.inspection import inspect
 
         pair = inspect(result).pair
-        types = {}
-        if self.source.converted and self.source.checkpoint.format == "gguf":
-            one = next(iter(result.tensors.values())).dtype
-            types = dict.fromkeys(self.source.checkpoint.tensors, one)
+        stored = self.source.checkpoint.tensors
+        if self._dequantized:
+            types = dict.fromkeys(stored, next(iter(result.tensors.values())).dtype)
         else:
-            types = {
-                name: result.tensors[name].dtype for name in self.source.checkpoint.tensors if name in result.tensors
-            }
+            types = {name: result.tensors[name].dtype for name in stored if name in result.tensors}
         embed, head = pair.embed or pair.head, pair.head or pair.embed
         return {**types, **({"embed": embed.dtype, "head": head.dtype} if embed and head else {})}
 

@@ -56,6 +56,8 @@ class Targets:
     architecture: Architecture | None
     conv1d: bool | None
     hf_names: Mapping[str, Place] | None = None
+    written: bool = True
+    """Whether the tensors will be written, so that their types must be floats."""
 
     @classmethod
     def of_layout(cls, source: Source) -> Targets:
