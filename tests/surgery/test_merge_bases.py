@@ -78,8 +78,16 @@ def test_numbers_are_rounded_once(tmp_path: Path) -> None:
 GGUF: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", LINEAR, {"tie_word_embeddings": True}),
     "llama, LoRA on the head": ("llama", {"target_modules": ["q_proj", "lm_head"]}, {"tie_word_embeddings": True}),
-    "llama, DoRA": ("llama", {"target_modules": ["q_proj", "k_proj"], "use_dora": True}, {"tie_word_embeddings": False}),
-    "llama, rows": ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, {"tie_word_embeddings": True}),
+    "llama, DoRA": (
+        "llama",
+        {"target_modules": ["q_proj", "k_proj"], "use_dora": True},
+        {"tie_word_embeddings": False},
+    ),
+    "llama, rows": (
+        "llama",
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]},
+        {"tie_word_embeddings": True},
+    ),
     "gpt2": ("gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"]}, {}),
     "gpt_neox": ("gpt_neox", {"target_modules": ["query_key_value", "dense"]}, {}),
 }
@@ -105,7 +113,7 @@ def test_a_quantised_gguf_is_merged_into_a_directory_only(tmp_path: Path) -> Non
     make = lambda: lively("llama", intermediate_size=64, tie_word_embeddings=True)  # noqa: E731
     trained = train_adapter(tmp_path, built=make, target_modules=["down_proj"])
     base = write_gguf(make(), tmp_path / "base.gguf", "Q8_0")
-    with pytest.raises(BadRequest, match="Q8_0.*name a directory as the target"):
+    with pytest.raises(BadRequest, match=r"Q8_0.*name a directory as the target"):
         merge(base, trained.adapter, tmp_path / "merged.gguf")
     assert not (tmp_path / "merged.gguf").exists()
     outcome = merge(base, trained.adapter, tmp_path / "merged", dtype="BF16", durable=False)
@@ -115,7 +123,9 @@ def test_a_quantised_gguf_is_merged_into_a_directory_only(tmp_path: Path) -> Non
 
 
 NAMES: dict[str, Callable[[str], str]] = {
-    "a language model inside a multimodal one, transformers 5": lambda n: n.replace("model.", "model.language_model.", 1),
+    "a language model inside a multimodal one, transformers 5": lambda n: n.replace(
+        "model.", "model.language_model.", 1
+    ),
     "the same, transformers 4": lambda n: f"language_model.{n}",
     "a base class": lambda n: n.removeprefix("model."),
 }

@@ -113,6 +113,9 @@ def _verified(outcome: Outcome) -> str:
         return words
     if not proof.ran:
         return f"{words}; logits not compared: {proof.why}"
+    if outcome.verb == "merge":
+        against = f"{proof.tokens} probe tokens against the base with the adapter"
+        return f"{words}; logits within {proof.largest:.1e} (rounding) on {against}"
     if proof.largest == 0:
         return f"{words}; logits equal to the bit on {proof.tokens} probe tokens"
     return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} probe tokens"

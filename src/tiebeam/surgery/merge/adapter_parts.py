@@ -252,7 +252,9 @@ def _ids(module: str, tensor: str, adapter: Adapter) -> tuple[int, ...]:
     listed = config.get("token_indices", config.get("trainable_token_indices"))
     if isinstance(listed, Mapping):
         named = [ids for key, ids in listed.items() if module == key or module.endswith(f".{key}")]
-        listed = (named or [*listed.values()])[0] if named or len(listed) == 1 else None  # a tied head has the embedding's
+        listed = (
+            (named or [*listed.values()])[0] if named or len(listed) == 1 else None
+        )  # a tied head has the embedding's
     shape = adapter.weights.tensors[tensor].shape
     if not isinstance(listed, list) or not all(type(i) is int and i >= 0 for i in listed):
         raise UnreadableInput(

@@ -115,10 +115,13 @@ def decide_pair(
     what = _what_differs(embed, head)
     if pair:
         chosen = ends[pair]
-        other = "head" if pair == "embed" else "embedding"
-        why = f'{what}; pair="{pair}" keeps one matrix, so the {other} is not what was trained'
+        kept, other = ("embedding", "head") if pair == "embed" else ("head", "embedding")
+        why = f"{what}; it stays tied with the matrix of the {kept}, so the {other} is not what was trained"
         return PairDecision(chosen, chosen, tied=True, why=why, keeps=pair)
-    refuse_always_tied(source)
+    try:
+        refuse_always_tied(source)
+    except BadRequest as error:
+        raise BadRequest(f'{what}, and {error}; or keep one matrix: pair="embed" or pair="head"') from None
     return PairDecision(embed, head, tied=False, why=f"{what}, so the result is untied: both matrices are stored")
 
 

@@ -178,7 +178,8 @@ class MergeProof:
 
     @property
     def _dequantized(self) -> bool:
-        """Whether the result is a directory made from a GGUF: then every tensor is rounded, not only those that change."""
+        """Whether the result is a directory made from a GGUF: then every tensor is rounded, not only those that "
+        "change."""
         return self.source.converted and self.source.checkpoint.format == "gguf"
 
     def _types(self, result: Checkpoint) -> dict[str, str]:
