@@ -62,6 +62,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """A file beside the weights, such as tokenizer.json: its new content, and what changes in it."""
+
+    raw: bytes
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Changes to tensors, config and metadata.
 
@@ -85,7 +93,7 @@ class Edit:
     drop_metadata: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     stale: frozenset[str] = frozenset()
-    documents: Mapping[str, bytes] = field(default_factory=dict)
+    documents: Mapping[str, Document] = field(default_factory=dict)
     gguf: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -197,7 +205,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
     changes += [Change("metadata", _setting(key, value)) for key, value in edit.gguf.items()]
-    changes += [Change(name, "is changed") for name in edit.documents]
+    changes += [Change(name, document.what) for name, document in edit.documents.items()]
     return changes
 
 
