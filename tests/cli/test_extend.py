@@ -98,7 +98,7 @@ def test_errors_are_one_sentence_with_options(model: Path, capsys: pytest.Captur
     for words, said in (
         (["--token", "hello"], "the token 'hello' exists already (id "),
         (["--token", " "], "is empty or only white space"),
-        ([], "nothing to add; give --token"),
+        ([], "nothing to add; give tokens, --rows N"),
         (["--token", "<a>", "--init", "zeros"], "--init must be"),
         (["--token", "<a>", "--init", "like:hello world"], '--init "describe:hello world"'),
         (["--rows", "10"], "--rows 10 is less than"),

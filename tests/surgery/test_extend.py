@@ -253,7 +253,7 @@ def test_transformers_5_lists_special_tokens_under_its_own_key(tmp_path: Path) -
     assert document["extra_special_tokens"] == ["<|im_start|>", "<|im_end|>"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "x")
     assert {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.all_special_tokens)
-    with pytest.raises(BadRequest, match="has 302 rows already; <|im_start|> exists already"):
+    with pytest.raises(BadRequest, match=r"has 302 rows already; <\|im_start\|> exists already"):
         extend(tmp_path / "x", tmp_path / "y", chat="chatml")
 
 

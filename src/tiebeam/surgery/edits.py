@@ -62,14 +62,6 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A file beside the weights, such as tokenizer.json: its new content, and what changes in it."""
-
-    raw: bytes
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class Edit:
     """Changes to tensors, config and metadata.
 
@@ -78,6 +70,7 @@ class Edit:
     rewrite         stored name: the tensor that takes its place in the same file
     config          path of keys: new value
     documents       file beside the weights: its new content
+    documented      file beside the weights: what changes in it, for the report
     gguf            key of a GGUF's metadata: new value
     drop_metadata   keys to remove from the metadata of the weight files
     files           weight file: new name; the same name where only an index is missing
@@ -93,8 +86,9 @@ class Edit:
     drop_metadata: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     stale: frozenset[str] = frozenset()
-    documents: Mapping[str, Document] = field(default_factory=dict)
+    documents: Mapping[str, bytes] = field(default_factory=dict)
     gguf: Mapping[str, Any] = field(default_factory=dict)
+    documented: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return any(getattr(self, part.name) for part in fields(self))
@@ -102,7 +96,7 @@ class Edit:
     def __or__(self, other: Edit) -> Edit:
         """Both edits; where they change the same tensor, they must agree."""
         both: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]]
-        names = ("rename", "copy", "config", "rewrite", "documents", "gguf")
+        names = ("rename", "copy", "config", "rewrite", "documents", "gguf", "documented")
         both = [(getattr(self, name), getattr(other, name)) for name in names]
         assert all(mine[key] == others[key] for mine, others in both for key in mine.keys() & others.keys())
         return Edit(
@@ -117,6 +111,7 @@ class Edit:
             self.stale | other.stale,
             {**self.documents, **other.documents},
             {**self.gguf, **other.gguf},
+            {**self.documented, **other.documented},
         )
 
     def renaming(self, stored: Iterable[str], clean: Callable[[str], str]) -> Edit:
@@ -205,7 +200,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
     changes += [Change("metadata", _setting(key, value)) for key, value in edit.gguf.items()]
-    changes += [Change(name, document.what) for name, document in edit.documents.items()]
+    changes += [Change(name, edit.documented.get(name, "is changed")) for name in edit.documents]
     return changes
 
 

@@ -209,8 +209,7 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
             (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
             copies.append((path, stage.path / name))
     copy_files(copies)
-    changed = {name: document.raw for name, document in plan.edit.documents.items()}
-    for name, raw in {**layout.documents, **changed}.items():
+    for name, raw in {**layout.documents, **plan.edit.documents}.items():
         (stage.path / name).write_bytes(raw)
     if layout.config_text is not None:
         text = layout.config_text

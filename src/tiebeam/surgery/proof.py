@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tiebeam.decode.engine import Ids
 
 PROBE_TOKENS = 16
-_DTYPES = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
+ENGINE_DTYPES = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def prove(
 
     from tiebeam.decode import Table, engine_name, open_engine
 
-    short = no_memory_for(target)
-    if short:
-        return Proof(False, why=short)
+    why = too_large_to_run(target)
+    if why:
+        return Proof(False, why=why)
     try:
-        before = open_engine(source, dtype=_DTYPES[rounded], engine=engine, device=device)
+        before = open_engine(source, dtype=ENGINE_DTYPES[rounded], engine=engine, device=device)
         old, new = kept if kept is not None else (np.arange(before.vocab), np.arange(before.vocab))
         probed = probe_tokens(len(old))
         tokens = old[probed]
@@ -89,12 +89,14 @@ def prove(
     return Proof(True, len(tokens), largest, engine=name)
 
 
-def no_memory_for(model: Checkpoint) -> str:
-    """Why a model cannot be run here; "" if there is enough memory."""
+def too_large_to_run(model: Checkpoint) -> str:
+    """Why the memory of this machine is too small to run the model; empty if it is not."""
     needed, free = 4 * sum(info.size for info in model.tensors.values()), _free_memory()
-    if needed <= 0.8 * free:
-        return ""
-    return f"running it needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free"
+    return (
+        f"running it needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free"
+        if needed > 0.8 * free
+        else ""
+    )
 
 
 def _free_memory() -> float:

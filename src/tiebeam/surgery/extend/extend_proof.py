@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.errors import TiebeamError
 from tiebeam.surgery.loss_effect import built_in_passage
-from tiebeam.surgery.proof import no_memory_for, probe_tokens
+from tiebeam.surgery.proof import probe_tokens, too_large_to_run
 from tiebeam.tokenizer import Tokenizer
 from tiebeam.tokenizer.add_tokens import NewToken
 
@@ -54,7 +54,7 @@ def new_row_effect(
 
     from tiebeam.decode import open_engine
 
-    short = no_memory_for(result)
+    short = too_large_to_run(result)
     if short:
         return {"why": short}
     try:

@@ -55,7 +55,7 @@ def extend_(
     inner: Any = unwrap(model)
     how, texts = read_init(init), check_tokens(tokens)
     if not texts:
-        raise BadRequest('there is nothing to add; give tokens=["<think>"]')
+        raise BadRequest("there is nothing to add; give tokens")
     if not hasattr(inner, "resize_token_embeddings") or not hasattr(tokenizer, "add_tokens"):
         raise BadRequest("extend_ needs a model and a tokenizer of transformers; for files use tiebeam.extend")
     old = int(inner.get_input_embeddings().weight.shape[0])

@@ -11,7 +11,7 @@ from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
 from tiebeam.inspection import Report
 from tiebeam.inspection.row_health import UNTRAINED, classify_rows
 from tiebeam.pair import Tie
-from tiebeam.surgery.edits import Document, Edit
+from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.extend.extend_proof import new_row_effect, tokenizer_problem
 from tiebeam.surgery.extend.initial_rows import Init, NewRow, initial_rows, read_init, rows_to_fill, trained_rows
 from tiebeam.surgery.extend.peft_lines import peft_lines
@@ -78,7 +78,7 @@ def plan_extend(
     named = {**_texts_without_rows(source, old), **{token.id: token.text for token in added}}
     fill = rows_to_fill(how, [named.get(i) for i in new_ids.tolist()], _splitter(source, tokenizer, named, added, how))
     edit = plan_rows(source, order, _values(source, tables, fill), tables)
-    edit = edit | Edit(documents=documents, gguf=metadata)
+    edit = edit | Edit(documents=documents, gguf=metadata, documented=dict.fromkeys(documents, _listed(added)))
     kept = np.setdiff1d(np.arange(old), new_ids)
     told = [i for i in new_ids.tolist() if i in named]
     lines = peft_lines(source.report, told)
@@ -195,7 +195,7 @@ def _request(
         elif text not in texts:
             wanted.append((text, True))
     if not wanted and rows is None and multiple is None and not chat:
-        raise BadRequest('there is nothing to add; give tokens=["<think>"], rows=N or pad_to_multiple_of=M')
+        raise BadRequest("there is nothing to add; give tokens, rows=N or pad_to_multiple_of=M")
     if wanted:
         if ids is None:
             raise BadRequest(f"{model} has no tokenizer that tokens could be added to; add its tokenizer.json first")
@@ -238,20 +238,21 @@ def _refuse_existing(source: Source, texts: Sequence[str], tokenizer: Tokenizer 
 
 
 def _nothing_to_do(source: Source, request: _Request, old: int) -> str:
-    if request.tokens or request.size > old:
+    listed = source.report.vocabulary.tokenizer_ids
+    short = source.is_gguf and listed is not None and listed < request.size  # llama.cpp needs a token for each row
+    if request.tokens or request.size > old or short:
         return ""
     why = f"; {'; '.join(request.notes)}" if request.notes else ""
     return f"{source.report.model} has {old:,} rows already{why}"
 
 
-def _documents(source: Source, request: _Request) -> Mapping[str, Document]:
-    if source.is_gguf or not request.tokens:
-        return {}
-    shown = ", ".join(f"{token.text} = {token.id}" for token in request.tokens[:4])
-    more = f" and {len(request.tokens) - 4:,} more" if len(request.tokens) > 4 else ""
-    return {
-        name: Document(raw, f"+ {shown}{more}") for name, raw in add_to_files(source.checkpoint, request.tokens).items()
-    }
+def _documents(source: Source, request: _Request) -> Mapping[str, bytes]:
+    return {} if source.is_gguf or not request.tokens else add_to_files(source.checkpoint, request.tokens)
+
+
+def _listed(tokens: Sequence[NewToken]) -> str:
+    shown = ", ".join(f"{token.text} = {token.id}" for token in tokens[:4])
+    return f"+ {shown}" + (f" and {len(tokens) - 4:,} more" if len(tokens) > 4 else "")
 
 
 def _metadata(source: Source, request: _Request) -> dict[str, Any]:
@@ -261,13 +262,13 @@ def _metadata(source: Source, request: _Request) -> dict[str, Any]:
 
 
 def _changed_tokenizer(
-    source: Source, tokens: Sequence[NewToken], documents: Mapping[str, Document], metadata: Mapping[str, Any]
+    source: Source, tokens: Sequence[NewToken], documents: Mapping[str, bytes], metadata: Mapping[str, Any]
 ) -> Tokenizer | None:
     """The tokenizer with the new tokens, if it can be run; refuses if it does not take them."""
     if not tokens:
         return None
     try:
-        changed = with_changes(source.checkpoint, {name: d.raw for name, d in documents.items()}, metadata)
+        changed = with_changes(source.checkpoint, documents, metadata)
     except UnreadableInput:
         if source.is_gguf:
             return None  # a kind of tokenizer that is not run here; its list of tokens still grows
