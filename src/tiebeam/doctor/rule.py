@@ -45,6 +45,8 @@ class Names:
     rows: str = "ROWS"
     keep: str = ""
     """The matrix to keep, where the two are equal only up to rounding."""
+    extend: bool = True
+    """Whether `tiebeam extend` takes this model."""
     download: str = ""
     """The command that downloads the model (or the base) first."""
 
@@ -104,6 +106,8 @@ class Evidence:
     """The row count that the fix mentions."""
     keep: str = ""
     """The matrix that the fix keeps, where the two are equal only up to rounding."""
+    extend: bool = True
+    """Whether `tiebeam extend` takes this model: see doctor/extend_advice.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,8 @@ class Rule:
     def findings(self, examined: Any, names: Names) -> Iterable[Finding]:
         """Every finding of this rule on `examined`."""
         for evidence in self.check(examined):
-            at = replace(names, rows=names.rows if evidence.rows is None else str(evidence.rows), keep=evidence.keep)
+            rows = names.rows if evidence.rows is None else str(evidence.rows)
+            at = replace(names, rows=rows, keep=evidence.keep, extend=evidence.extend)
             repair = self.fix(examined)
             yield Finding(
                 code=self.code,

@@ -71,6 +71,7 @@ class Edit:
     rewrite         stored name: the tensor that takes its place in the same file
     config          path of keys: new value
     documents       file beside the weights: its new content
+    documented      file beside the weights: what changes in it, for the report
     gguf            key of a GGUF's metadata: new value
     drop_metadata   keys to remove from the metadata of the weight files
     files           weight file: new name; the same name where only an index is missing
@@ -88,6 +89,7 @@ class Edit:
     stale: frozenset[str] = frozenset()
     documents: Mapping[str, bytes] = field(default_factory=dict)
     gguf: Mapping[str, Any] = field(default_factory=dict)
+    documented: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return any(getattr(self, part.name) for part in fields(self))
@@ -95,7 +97,7 @@ class Edit:
     def __or__(self, other: Edit) -> Edit:
         """Both edits; where they change the same tensor, they must agree."""
         both: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]]
-        names = ("rename", "copy", "config", "rewrite", "documents", "gguf")
+        names = ("rename", "copy", "config", "rewrite", "documents", "gguf", "documented")
         both = [(getattr(self, name), getattr(other, name)) for name in names]
         assert all(mine[key] == others[key] for mine, others in both for key in mine.keys() & others.keys())
         return Edit(
@@ -110,6 +112,7 @@ class Edit:
             self.stale | other.stale,
             {**self.documents, **other.documents},
             {**self.gguf, **other.gguf},
+            {**self.documented, **other.documented},
         )
 
     def renaming(self, stored: Iterable[str], clean: Callable[[str], str]) -> Edit:
@@ -198,7 +201,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
     changes += [Change("metadata", _setting(key, value)) for key, value in edit.gguf.items()]
-    changes += [Change(name, "is changed") for name in edit.documents]
+    changes += [Change(name, edit.documented.get(name, "is changed")) for name in edit.documents]
     return changes
 
 

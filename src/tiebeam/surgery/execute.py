@@ -7,23 +7,23 @@ bytes, the report of the result is as planned, and the logits are those of the s
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, flushing, staging
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, pieces, write_files
+from tiebeam.checkpoint.write.json_edit import set_value
 from tiebeam.checkpoint.write.safetensors import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.surgery import model_card
 from tiebeam.surgery.edits import Shard, parameters_added
-from tiebeam.surgery.json_edit import set_value
 from tiebeam.surgery.output_shards import companions, is_directory, local_files
 from tiebeam.surgery.plan import Outcome, Plan, Progress, no_progress
 from tiebeam.surgery.source import Source, check_path
@@ -107,7 +107,11 @@ def execute(
             with explaining(where.path):
                 model_card.add_to(stage.path, plan, digests)
         proved = _prove(plan, result, show, engine, device) if proof and (plan.exact or plan.prove) else None
-        measured = plan.measure(result) if plan.measure and proof else {}
+        measured: Mapping[str, Any] = {}
+        if plan.measure and proof:
+            show("running the result", 0, 1)
+            measured = plan.measure(result)
+            show("running the result", 1, 1)
         changed = sources.changed()
         if changed is not None:
             raise UnreadableInput(f"{changed} changed while it was read; nothing was written, run the command again")
@@ -130,6 +134,7 @@ def execute(
         left=others.left if not as_file else (),
         notes=tuple(notes),
         measured=measured,
+        facts=plan.facts,
     )
 
 
@@ -269,6 +274,9 @@ def _prove(plan: Plan, result: Checkpoint, progress: Progress, engine: str, devi
         return proved
     from_gguf = source.converted and source.checkpoint.format == "gguf"
     rounded = source.layout.shards[0].entries[0].dtype if from_gguf else "F32"
-    proof = prove(source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device)
+    proof = prove(
+        source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device,
+        kept=plan.kept,
+    )  # fmt: skip
     progress("comparing logits", 1, 1)
     return proof
