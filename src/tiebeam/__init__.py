@@ -6,6 +6,7 @@
     report.tied, report.declared, report.params.total
     tiebeam.diagnose("merged").findings            # what is wrong, and the fix
     tiebeam.untie("tied", "untied")                # write a changed checkpoint, verified
+    tiebeam.extend("base", "think", tokens=["<think>"])  # new tokens at both ends
     tiebeam.guard(model).check()                   # is the tie intact in this training code?
 
 Functions and classes are listed in `__all__`; the submodules (`tiebeam.nn`, `tiebeam.lens`, ...) are attributes too.
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from tiebeam.inspection import Report, inspect
     from tiebeam.lens import Lens
     from tiebeam.pair import Matrix, Pair, Tie
+    from tiebeam.surgery.extend import extend
+    from tiebeam.surgery.extend.module_rows import extend_
+    from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
     from tiebeam.surgery.tie import tie
     from tiebeam.surgery.untie import untie
@@ -49,9 +53,12 @@ _SOURCES = {
     "count_parameters": "tiebeam.surgery.module",
     "diagnose": "tiebeam.doctor",
     "examine": "tiebeam.doctor",
+    "extend": "tiebeam.surgery.extend",
+    "extend_": "tiebeam.surgery.extend.module_rows",
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
     "is_tied": "tiebeam.surgery.module",
+    "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
     "tie": "tiebeam.surgery.tie",
@@ -96,11 +103,14 @@ __all__ = [
     "diagnose",
     "doctor",
     "examine",
+    "extend",
+    "extend_",
     "guard",
     "inspect",
     "integrations",
     "is_tied",
     "lens",
+    "merge",
     "nn",
     "open_checkpoint",
     "price",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiebeam.checkpoint.write.json_edit import set_value
 from tiebeam.errors import UnreadableInput
-from tiebeam.surgery.json_edit import set_value
 
 SORTED = '{\n  "eps": 1e-5,\n  "text_config": {\n    "a": [1, {"x": "}"}]\n  },\n  "z": "\\u00e9"\n}\n'
 

@@ -100,7 +100,9 @@ def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic
     if dtype in _NUMPY:
         return np.frombuffer(raw, _NUMPY[dtype]).reshape(shape)
     if dtype == "BF16":
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        bits = np.frombuffer(raw, "<u2").astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32).reshape(shape)
     if dtype == "F8_E8M0":
         powers = np.ldexp(1.0, np.arange(-127, 129))  # exp2 in float32 gets the largest power wrong by one bit
         powers[255] = np.nan
@@ -122,15 +124,25 @@ def decode_strided(dtype: str, raw: bytes, shape: tuple[int, ...], strides: tupl
 
 
 def encode(dtype: str, values: NDArray[np.floating]) -> bytes:
-    """Numbers -> bytes of F64, F32, F16 or BF16, rounded to nearest (ties to even)."""
+    """Numbers -> bytes of F64, F32, F16 or BF16, rounded to nearest (ties to even), or of a GGUF block type that the
+    gguf package can write."""
     import numpy as np
 
     if dtype == "BF16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-        return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype("<u2").tobytes()
-    if dtype not in ("F16", "F32", "F64"):
+        rounded = bits >> np.uint32(16)
+        rounded &= np.uint32(1)
+        rounded += np.uint32(0x7FFF)
+        rounded += bits
+        rounded >>= np.uint32(16)
+        nan = np.isnan(values)
+        if nan.any():
+            rounded[nan] = 0x7FC0
+        return rounded.astype("<u2").tobytes()
+    if dtype in BITS and dtype not in ("F16", "F32", "F64"):
         raise BadRequest(f"numbers cannot be written as {dtype}; choose F32, F16 or BF16")
+    if dtype not in BITS:
+        return _encode_gguf(dtype, values)
     with np.errstate(over="ignore"):
         return values.astype(_NUMPY[dtype]).tobytes()
 
@@ -205,3 +217,20 @@ def _decode_gguf(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.f
             f"the installed gguf package cannot decode {dtype}; update it: pip install -U gguf"
         ) from None
     return np.asarray(values, np.float32).reshape(shape)
+
+
+def _encode_gguf(dtype: str, values: NDArray[np.floating]) -> bytes:
+    import numpy as np
+
+    _gguf_block(dtype)
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    try:
+        packed = quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType[dtype])
+    except NotImplementedError:
+        raise BadRequest(
+            f"the gguf package cannot write {dtype}; change the model before it is quantized, or quantize it with a "
+            "type such as Q8_0 for this tensor (llama-quantize --token-embedding-type q8_0 --output-tensor-type q8_0)"
+        ) from None
+    return np.asarray(packed).tobytes()

@@ -1,4 +1,4 @@
-"""Options, progress and reports that `tie` and `untie` have in common."""
+"""Options, progress and reports that `tie`, `untie` and `extend` have in common."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def print_nothing_to_do(plan: Plan, as_json: bool, dry_run: bool) -> None:
     if as_json:
         render.emit_json({**plan.to_dict(), "dry_run": dry_run, "written": False})
         return
-    console, verb = render.console(), f"{plan.verb.split()[0]}d"
+    console, verb = render.console(), {"extend": "extended"}.get(plan.verb.split()[0], f"{plan.verb.split()[0]}d")
     console.print(render.styled((f"● {verb}", render.accent(verb == "tied")), "  ", plan.nothing_to_do))
     console.print("  nothing was written")
 
@@ -106,6 +106,8 @@ def print_outcome(outcome: Outcome, as_json: bool, measured: str = "") -> None:
 
 def _verified(outcome: Outcome) -> str:
     words = "every unchanged tensor, byte for byte"
+    if outcome.verb.startswith("extend"):
+        words = "every unchanged tensor and row, byte for byte"
     if outcome.before.format == "gguf" and outcome.after.format != "gguf":
         words = "every tensor is there, dequantized"
     proof = outcome.proof
@@ -113,6 +115,9 @@ def _verified(outcome: Outcome) -> str:
         return words
     if not proof.ran:
         return f"{words}; logits not compared: {proof.why}"
+    if outcome.verb == "merge":
+        against = f"{proof.tokens} probe tokens against the base with the adapter"
+        return f"{words}; logits within {proof.largest:.1e} (rounding) on {against}"
     if proof.largest == 0:
         return f"{words}; logits equal to the bit on {proof.tokens} probe tokens"
     return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} probe tokens"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+UNTRAINED = ("nan", "inf", "zero", "identical", "untouched", "mean", "padding")
+"""The kinds of rows that hold nothing learned."""
 KINDS = ("nan", "inf", "zero", "identical", "untouched", "mean", "padding", "small", "large")
 _BLOCK_BYTES = 1 << 19  # of the stored type: a block and its float32 copies stay in the cache
 _IDENTICAL = 3
@@ -109,7 +111,7 @@ def row_health(checkpoint: Checkpoint, report: Report) -> RowHealth:
             skipped.append(f"{matrix.name} is packed; its rows were not read")
             continue
         try:
-            median, kinds = _classify(checkpoint, matrix.name, ids)
+            median, kinds = classify_rows(checkpoint, matrix.name, ids)
         except UnreadableInput as error:
             skipped.append(f"{matrix.name} was not read: {error}")
             continue
@@ -138,8 +140,8 @@ def row_health(checkpoint: Checkpoint, report: Report) -> RowHealth:
     )
 
 
-def _classify(checkpoint: Checkpoint, name: str, ids: int | None) -> tuple[float, dict[str, list[int]]]:
-    """(median norm, {kind: rows})."""
+def classify_rows(checkpoint: Checkpoint, name: str, ids: int | None) -> tuple[float, dict[str, list[int]]]:
+    """(median norm, {kind: rows}) of one matrix; `ids` are the tokenizer's: the rows from there on are padding."""
     import numpy as np
 
     stats = _pass(checkpoint, name)
@@ -192,7 +194,7 @@ def _pass(checkpoint: Checkpoint, name: str) -> _Stats:
     keys = np.empty(V, np.uint64)
     odd = np.random.default_rng(0).integers(0, 1 << 62, len(places), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     ones = np.ones(D, np.float32)
-    for at, block in _row_blocks(checkpoint, name):
+    for at, block in row_blocks(checkpoint, name):
         rows = slice(at, at + len(block))
         with np.errstate(all="ignore"):
             squares = np.einsum("nd,nd->n", block, block)
@@ -205,7 +207,7 @@ def _pass(checkpoint: Checkpoint, name: str) -> _Stats:
     return _Stats(norms, means, keys, total)
 
 
-def _row_blocks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def row_blocks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """(first row, rows in float32), a block at a time."""
     import numpy as np
 

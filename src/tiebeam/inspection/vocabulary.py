@@ -16,7 +16,7 @@ from tiebeam.errors import UnreadableInput
 from tiebeam.families.config_levels import config_levels
 from tiebeam.tokenizer.id_range import TokenIds, token_ids
 
-_SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab")
+_SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab", "decoder_vocab_size")
 _SPECIAL = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
     "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens",

@@ -26,7 +26,7 @@ _BY_NAME = (
     (re.compile(r"(^|\.)medusa_heads?\.\d+\.\d+\.weight$"), DRAFT),
 )
 _SCORE = re.compile(r"(^|\.)(score|v_head\.summary|value_head)\.weight$")
-_IN_LAYER = re.compile(r"(^|\.)(layers|blk|mtp|mtp_layers|nextn)\.")
+_IN_LAYER = re.compile(r"(^|\.)(layers|blk|mtp|mtp_layers|nextn|\d+)\.")
 _MTP = re.compile(r"(^|\.)mtp[a-z_]*\.|nextn|(embed_tokens|shared_head\.head|shared_head_head|lm_head)\.[a-z]+$")
 _TABLE = re.compile(r"(emb|wte|head|shared|logits|vocab|proj_out|decoder|output)[^.]*(\.weight)?$")
 _NOT_TABLE = re.compile(r"(^|[._])(pos|position|positions|type|norm|ln|visual|vision|image|audio|qformer)([._]|$)")

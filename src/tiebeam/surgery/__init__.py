@@ -8,6 +8,7 @@
 """
 
 from tiebeam.surgery.execute import Target, checked_target, execute
+from tiebeam.surgery.extend import extend, plan_extend, plan_repair
 from tiebeam.surgery.plan import Outcome, Plan, Progress
 from tiebeam.surgery.source import Source, open_source
 from tiebeam.surgery.tie import plan_keep, plan_tie, tie
@@ -21,8 +22,11 @@ __all__ = [
     "Target",
     "checked_target",
     "execute",
+    "extend",
     "open_source",
+    "plan_extend",
     "plan_keep",
+    "plan_repair",
     "plan_tie",
     "plan_untie",
     "tie",

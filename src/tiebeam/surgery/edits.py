@@ -1,4 +1,5 @@
-"""What a surgery changes, as data: tensors dropped, renamed, copied and added; config values set.
+"""What a surgery changes, as data: tensors dropped, renamed, copied, added and rewritten; config values set;
+files beside the weights; metadata of a GGUF.
 
 A `Shard` describes one weight file of the target. If nothing in it changes it keeps its `original`, which is copied
 or linked whole. `apply` computes the target's shards from an `Edit` without reading tensors, so that the dry run, the
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tiebeam.checkpoint.write.gguf import Preamble
 
 _OWN_FILE = 32 << 20
+_LISTED = 4  # changed tensors of a file that are listed one by one
 _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+)$")
 
 
@@ -66,7 +68,11 @@ class Edit:
 
     rename          stored name: new name
     copy            new name: the stored tensor that it copies
+    rewrite         stored name: the tensor that takes its place in the same file
     config          path of keys: new value
+    documents       file beside the weights: its new content
+    documented      file beside the weights: what changes in it, for the report
+    gguf            key of a GGUF's metadata: new value
     drop_metadata   keys to remove from the metadata of the weight files
     files           weight file: new name; the same name where only an index is missing
     stale           names in the index that no file stores; the index is always written anew without them
@@ -76,29 +82,37 @@ class Edit:
     rename: Mapping[str, str] = field(default_factory=dict)
     copy: Mapping[str, str] = field(default_factory=dict)
     add: tuple[Entry, ...] = ()
+    rewrite: Mapping[str, Entry] = field(default_factory=dict)
     config: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
     drop_metadata: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     stale: frozenset[str] = frozenset()
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+    gguf: Mapping[str, Any] = field(default_factory=dict)
+    documented: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        tensors = self.drop or self.rename or self.copy or self.add
-        return bool(tensors or self.config or self.drop_metadata or self.files or self.stale)
+        return any(getattr(self, part.name) for part in fields(self))
 
     def __or__(self, other: Edit) -> Edit:
         """Both edits; where they change the same tensor, they must agree."""
         both: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]]
-        both = [(self.rename, other.rename), (self.copy, other.copy), (self.config, other.config)]
+        names = ("rename", "copy", "config", "rewrite", "documents", "gguf", "documented")
+        both = [(getattr(self, name), getattr(other, name)) for name in names]
         assert all(mine[key] == others[key] for mine, others in both for key in mine.keys() & others.keys())
         return Edit(
             self.drop | other.drop,
             {**self.rename, **other.rename},
             {**self.copy, **other.copy},
             self.add + other.add,
+            {**self.rewrite, **other.rewrite},
             {**self.config, **other.config},
             self.drop_metadata | other.drop_metadata,
             {**self.files, **other.files},
             self.stale | other.stale,
+            {**self.documents, **other.documents},
+            {**self.gguf, **other.gguf},
+            {**self.documented, **other.documented},
         )
 
     def renaming(self, stored: Iterable[str], clean: Callable[[str], str]) -> Edit:
@@ -116,7 +130,7 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
     """The shards after the edit. Shards that do not change are returned as they are."""
     before = [replace(shard, name=edit.files.get(shard.name, shard.name)) for shard in shards]
     stored = {entry.name: entry for shard in before for entry in shard.entries}
-    for name in (*edit.drop, *edit.rename, *edit.copy.values()):
+    for name in (*edit.drop, *edit.rename, *edit.copy.values(), *edit.rewrite):
         assert name in stored, name
     after = [_edited(shard, edit) for shard in before]
     new = [replace(stored[source], name=name) for name, source in edit.copy.items()]
@@ -139,15 +153,18 @@ def apply(edit: Edit, shards: Iterable[Shard]) -> list[Shard]:
 
 def _edited(shard: Shard, edit: Edit) -> Shard:
     names = {entry.name for entry in shard.entries}
-    if not (names & (edit.drop | edit.rename.keys()) or shard.metadata.keys() & edit.drop_metadata):
+    changed = edit.drop | edit.rename.keys() | edit.rewrite.keys()
+    container = shard.container.replacing(edit.gguf) if shard.container and edit.gguf else shard.container
+    if not (names & changed or shard.metadata.keys() & edit.drop_metadata) and container is shard.container:
         return shard
     kept = [
-        replace(entry, name=edit.rename.get(entry.name, entry.name))
+        replace(edit.rewrite.get(entry.name, entry), name=edit.rename.get(entry.name, entry.name))
         for entry in shard.entries
         if entry.name not in edit.drop
     ]
     metadata = {key: value for key, value in shard.metadata.items() if key not in edit.drop_metadata}
-    return replace(shard, entries=tuple(kept if shard.container else arrange(kept)), metadata=metadata, original=None)
+    arranged = tuple(kept if shard.container else arrange(kept))
+    return replace(shard, entries=arranged, metadata=metadata, original=None, container=container)
 
 
 def _renumbered(shards: list[Shard], before: int) -> list[Shard]:
@@ -170,6 +187,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
     file_of = {entry.name: shard.name for shard in before for entry in shard.entries}
     tensors = {entry.name: entry for shard in before for entry in shard.entries}
     changes += [Change(file_of[name], f"- {_tensor(tensors[name])}") for name in sorted(edit.drop)]
+    changes += _rewrites(edit.rewrite, tensors, file_of)
     changes += _renames(edit.rename, file_of)
     changes += [Change(old, f"is renamed to {new}") for old, new in edit.files.items() if old != new]
     if edit.files and len(edit.files) > 1:
@@ -182,7 +200,31 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
             elif any(entry is new for new in edit.add):
                 changes.append(Change(shard.name, f"+ {_tensor(entry)}"))
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
+    changes += [Change("metadata", _setting(key, value)) for key, value in edit.gguf.items()]
+    changes += [Change(name, edit.documented.get(name, "is changed")) for name in edit.documents]
     return changes
+
+
+def _rewrites(new: Mapping[str, Entry], old: Mapping[str, Entry], file_of: Mapping[str, str]) -> list[Change]:
+    """One line per tensor; one per file for many tensors that keep their shapes."""
+    changes: list[Change] = []
+    same: dict[str, list[str]] = {}
+    for name, entry in new.items():
+        if entry.shape != old[name].shape:
+            what = f"{name} {entry.dtype} {list(old[name].shape)} -> {list(entry.shape)}"
+            changes.append(Change(file_of[name], what))
+        else:
+            same.setdefault(file_of[name], []).append(name)
+    for file, names in same.items():
+        if len(names) > _LISTED:
+            changes.append(Change(file, f"{len(names):,} tensors are changed: {names[0]}, {names[1]}, ..."))
+        else:
+            changes += [Change(file, f"{_tensor(old[name])} is changed") for name in names]
+    return changes
+
+
+def _setting(key: str, value: Any) -> str:
+    return f"{key} has {len(value):,} values" if isinstance(value, list) else f"{key} = {_json(value)}"
 
 
 def _renames(rename: Mapping[str, str], file_of: Mapping[str, str]) -> list[Change]:
@@ -205,8 +247,9 @@ def _renames(rename: Mapping[str, str], file_of: Mapping[str, str]) -> list[Chan
 def parameters_added(edit: Edit, before: Iterable[Shard]) -> int:
     """The change in the number of stored parameters."""
     sizes = {entry.name: prod(entry.shape) for shard in before for entry in shard.entries}
-    added = sum(sizes[source] for source in edit.copy.values()) + sum(prod(entry.shape) for entry in edit.add)
-    return added - sum(sizes[name] for name in edit.drop)
+    new = (*edit.add, *edit.rewrite.values())
+    added = sum(sizes[source] for source in edit.copy.values()) + sum(prod(entry.shape) for entry in new)
+    return added - sum(sizes[name] for name in (*edit.drop, *edit.rewrite))
 
 
 def _tensor(entry: Entry) -> str:

@@ -7,23 +7,23 @@ bytes, the report of the result is as planned, and the logits are those of the s
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, flushing, staging
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, write_files
+from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, pieces, write_files
+from tiebeam.checkpoint.write.json_edit import set_value
 from tiebeam.checkpoint.write.safetensors import INDEX, index_json
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.inspection import inspect
 from tiebeam.surgery import model_card
 from tiebeam.surgery.edits import Shard, parameters_added
-from tiebeam.surgery.json_edit import set_value
 from tiebeam.surgery.output_shards import companions, is_directory, local_files
 from tiebeam.surgery.plan import Outcome, Plan, Progress, no_progress
 from tiebeam.surgery.source import Source, check_path
@@ -86,8 +86,10 @@ def execute(
     before, after = plan.source.layout.shards, plan.shards
     if as_file and len(after) > 1:
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
-    others = companions(plan.checkpoint, {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set()))
-    sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
+    written = {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set())
+    others = companions(plan.checkpoint, written)
+    read = {path for shard in before for path in _source_paths(shard)} | {path for _, path in others.kept}
+    sources = Fingerprints(read | set(plan.inputs))
     with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
         hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
         with explaining(where.path):
@@ -104,8 +106,12 @@ def execute(
         if not as_file:
             with explaining(where.path):
                 model_card.add_to(stage.path, plan, digests)
-        proved = _prove(plan, result, show, engine, device) if proof and plan.exact else None
-        measured = plan.measure(result) if plan.measure and proof else {}
+        proved = _prove(plan, result, show, engine, device) if proof and (plan.exact or plan.prove) else None
+        measured: Mapping[str, Any] = {}
+        if plan.measure and proof:
+            show("running the result", 0, 1)
+            measured = plan.measure(result)
+            show("running the result", 1, 1)
         changed = sources.changed()
         if changed is not None:
             raise UnreadableInput(f"{changed} changed while it was read; nothing was written, run the command again")
@@ -128,6 +134,7 @@ def execute(
         left=others.left if not as_file else (),
         notes=tuple(notes),
         measured=measured,
+        facts=plan.facts,
     )
 
 
@@ -143,7 +150,8 @@ def _is_file_target(plan: Plan, target: Path) -> bool:
 
 
 def _source_paths(shard: Shard) -> set[Path]:
-    return {entry.content.path for entry in shard.entries if isinstance(entry.content, Span)}
+    held = (piece for entry in shard.entries for piece in pieces(entry.content))
+    return {piece.path for piece in held if isinstance(piece, Span)}
 
 
 def _pair_names(plan: Plan, result: Checkpoint) -> dict[str, str]:
@@ -198,11 +206,11 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
     files, layout = local_files(plan.checkpoint), plan.source.layout
     copies = []
     for name, path in others:
-        if name != "config.json":
+        if name != "config.json" and name not in plan.edit.documents:
             (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
             copies.append((path, stage.path / name))
     copy_files(copies)
-    for name, raw in layout.documents.items():
+    for name, raw in {**layout.documents, **plan.edit.documents}.items():
         (stage.path / name).write_bytes(raw)
     if layout.config_text is not None:
         text = layout.config_text
@@ -239,11 +247,13 @@ def _verify(stage: Stage, result: Checkpoint, shards: list[Shard], linked: set[s
             info = result.tensors.get(entry.name)
             if info is None or (info.file, info.dtype, info.shape) != (shard.name, entry.dtype, entry.shape):
                 raise ProofFailed(f"{entry.name} is missing or changed in {shard.name}; nothing was written")
-            span = entry.content
-            if isinstance(span, Span) and shard.name not in linked:
-                first = span.begin, min(span.begin + _CHECKED, span.end)
-                last = max(span.end - _CHECKED, span.begin), span.end
-                ranges += [(Span(span.path, *part), path, info.begin + part[0] - span.begin) for part in {first, last}]
+            at = info.begin
+            for span in pieces(entry.content):
+                if isinstance(span, Span) and shard.name not in linked:
+                    first = span.begin, min(span.begin + _CHECKED, span.end)
+                    last = max(span.end - _CHECKED, span.begin), span.end
+                    ranges += [(Span(span.path, *part), path, at + part[0] - span.begin) for part in {first, last}]
+                at += span.nbytes
     expected = {entry.name for shard in shards for entry in shard.entries}
     extra = result.tensors.keys() - expected
     if extra:
@@ -258,8 +268,15 @@ def _prove(plan: Plan, result: Checkpoint, progress: Progress, engine: str, devi
 
     source = plan.source
     progress("comparing logits", 0, 1)
+    if plan.prove is not None:
+        proved = plan.prove(result, engine, device)
+        progress("comparing logits", 1, 1)
+        return proved
     from_gguf = source.converted and source.checkpoint.format == "gguf"
     rounded = source.layout.shards[0].entries[0].dtype if from_gguf else "F32"
-    proof = prove(source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device)
+    proof = prove(
+        source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device,
+        kept=plan.kept,
+    )  # fmt: skip
     progress("comparing logits", 1, 1)
     return proof

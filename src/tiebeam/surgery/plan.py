@@ -14,6 +14,7 @@ from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe
 from tiebeam.surgery.source import Source
 
 if TYPE_CHECKING:
+    from tiebeam.decode.engine import Ids
     from tiebeam.surgery.proof import Proof
 
 Progress = Callable[[str, int, int], None]
@@ -31,7 +32,12 @@ class Plan:
     expect          gets the report of the written model; returns what is wrong with it, or None
     exact           the logits stay the same to the bit
     nothing_to_do   why there is nothing to write: the model already is as requested
+    kept            (rows of the source, the same rows in the result), where the result has other rows as well; only
+                    their logits are compared
+    facts           more for the JSON document: what the verb was asked to do
     measure         for plans that change the logits: runs the written model before it replaces the target
+    prove           in place of comparing source and result: compares the result with what it should compute
+    inputs          files read beside the source; they must not change meanwhile either
     """
 
     verb: str
@@ -42,6 +48,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     nothing_to_do: str = ""
     measure: Callable[[Checkpoint], Mapping[str, Any]] | None = None
+    prove: Callable[[Checkpoint, str, str | None], Proof] | None = None
+    inputs: tuple[Path, ...] = ()
+    kept: tuple[Ids, Ids] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -74,6 +84,7 @@ class Plan:
             "exact": self.exact,
             "changes": [change.to_dict() for change in self.changes],
             "notes": [*([self.nothing_to_do] if self.nothing_to_do else []), *self.notes],
+            **self.facts,
         }
 
 
@@ -92,6 +103,7 @@ class Outcome:
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     measured: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{self.target}: {self.after.tie} (was {self.before.tie})", *map(str, self.changes)]
@@ -111,4 +123,5 @@ class Outcome:
             "left_behind": list(self.left),
             "notes": list(self.notes),
             **({"measured": dict(self.measured)} if self.measured else {}),
+            **self.facts,
         }

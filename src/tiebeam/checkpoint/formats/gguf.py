@@ -32,8 +32,8 @@ from tiebeam.limits import (
     MAX_GGUF_TEXT,
 )  # fmt: skip
 
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_UINT32, _STRING, _ARRAY = 4, 8, 9
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+UINT32, STRING, ARRAY = 4, 8, 9
 _LENGTH = struct.Struct("<Q").unpack_from
 _DEFAULT_ALIGNMENT = 32
 
@@ -50,7 +50,7 @@ class StoredArray(Sequence[Any]):
     @cached_property
     def _values(self) -> list[Any]:
         raw = self._files.read(self._file, *self._range)
-        return _strings(raw, self._count) if self._kind == _STRING else _numbers(raw, self._kind, self._count)
+        return _strings(raw, self._count) if self._kind == STRING else _numbers(raw, self._kind, self._count)
 
     def __len__(self) -> int:
         return self._count
@@ -82,7 +82,7 @@ def _strings(raw: bytes, count: int) -> list[str]:
 
 
 def _numbers(raw: bytes, kind: int, count: int) -> list[Any]:
-    return list(struct.unpack(f"<{count}{_SCALARS[kind]}", raw))
+    return list(struct.unpack(f"<{count}{SCALARS[kind]}", raw))
 
 
 class HeaderCursor:
@@ -127,6 +127,13 @@ class HeaderCursor:
         values = struct.unpack_from(layout, self.window, self._at)
         self._at += count
         return values
+
+    def peek(self, layout: str) -> int:
+        """The next number, which stays unread."""
+        value = self.take(layout)[0]
+        self._at -= struct.calcsize("<" + layout)
+        assert isinstance(value, int)
+        return value
 
     def bytes(self, limit: int, what: str) -> bytes:
         (length,) = self.take("Q")
@@ -242,32 +249,44 @@ def read_counts(cursor: HeaderCursor) -> int:
 
 def read_metadata(cursor: HeaderCursor) -> dict[str, Any]:
     """The key/value pairs, from the number of keys on."""
+    return {key: value for key, value, *_ in _read_pairs(cursor)}
+
+
+def metadata_ranges(cursor: HeaderCursor) -> dict[str, tuple[int, int, int, int]]:
+    """key: (its type, the type of its elements or 0, first byte of its value, end), from the number of keys on."""
+    return {key: place for key, _, place in _read_pairs(cursor)}
+
+
+def _read_pairs(cursor: HeaderCursor) -> Iterator[tuple[str, Any, tuple[int, int, int, int]]]:
     (count,) = cursor.take("Q")
     if count > MAX_GGUF_KEYS:
         raise UnreadableInput(
             f"{cursor.file} has {count:,} keys, which exceeds the limit of {MAX_GGUF_KEYS:,}; refusing to read"
         )
-    metadata: dict[str, Any] = {}
+    seen: set[str] = set()
     for _ in range(count):
         key = cursor.name(MAX_GGUF_KEY, "a key")
         if not key:
             raise UnreadableInput(f"{cursor.file} has an empty key")
-        if key in metadata:
+        if key in seen:
             raise UnreadableInput(f"{cursor.file} defines {key!r} twice")
+        seen.add(key)
         (kind,) = cursor.take("I")
-        if key == "general.alignment" and kind != _UINT32:
-            raise UnreadableInput(f"{cursor.file}: general.alignment has the value type {kind}, not {_UINT32} (uint32)")
-        metadata[key] = _read_value(cursor, kind, key)
-    return metadata
+        if key == "general.alignment" and kind != UINT32:
+            raise UnreadableInput(f"{cursor.file}: general.alignment has the value type {kind}, not {UINT32} (uint32)")
+        begin = cursor.position
+        element = cursor.peek("I") if kind == ARRAY else 0
+        value = _read_value(cursor, kind, key)
+        yield key, value, (kind, element, begin, cursor.position)
 
 
 def _read_value(cursor: HeaderCursor, kind: int, key: str, depth: int = 0) -> Any:
-    if kind in _SCALARS:
-        return cursor.take(_SCALARS[kind])[0]
-    if kind == _STRING:
+    if kind in SCALARS:
+        return cursor.take(SCALARS[kind])[0]
+    if kind == STRING:
         return cursor.bytes(MAX_GGUF_TEXT, f"text under {key!r}").decode("utf-8", "replace")
-    if kind != _ARRAY or depth == MAX_GGUF_NESTING:
-        what = "arrays nested too deeply" if kind == _ARRAY else f"the unknown value type {kind}"
+    if kind != ARRAY or depth == MAX_GGUF_NESTING:
+        what = "arrays nested too deeply" if kind == ARRAY else f"the unknown value type {kind}"
         raise UnreadableInput(f"{cursor.file} has {what} under {key!r}")
     kind, count = cursor.take("IQ")
     begin = cursor.position
@@ -276,9 +295,9 @@ def _read_value(cursor: HeaderCursor, kind: int, key: str, depth: int = 0) -> An
             f"{cursor.file} has an array of {count:,} values under {key!r}, which exceeds the limit of "
             f"{MAX_GGUF_ARRAY:,}; refusing to read"
         )
-    if kind in _SCALARS:
-        cursor.skip(count * struct.calcsize(_SCALARS[kind]))
-    elif kind == _STRING:
+    if kind in SCALARS:
+        cursor.skip(count * struct.calcsize(SCALARS[kind]))
+    elif kind == STRING:
         cursor.skip_strings(count)
     else:
         return [_read_value(cursor, kind, key, depth + 1) for _ in range(count)]

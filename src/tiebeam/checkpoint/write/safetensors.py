@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import dtypes
-from tiebeam.checkpoint.write.copy_bytes import Content, Made, Span
+from tiebeam.checkpoint.write.copy_bytes import Content, Made, Span, pieces
 from tiebeam.errors import BadRequest
 from tiebeam.limits import MAX_SAFETENSORS_HEADER
 
@@ -61,8 +61,8 @@ def _alignment(entry: Entry) -> int:
 def layout(entries: Sequence[Entry], metadata: Mapping[str, str]) -> list[Content]:
     """The contents of a safetensors file: its header, then every tensor in order; adjacent spans are joined."""
     contents: list[Content] = [Made.of(_header(entries, metadata))]
-    for entry in entries:
-        last, new = contents[-1], entry.content
+    for new in (piece for entry in entries for piece in pieces(entry.content)):
+        last = contents[-1]
         if isinstance(last, Span) and isinstance(new, Span) and last.path == new.path and last.end == new.begin:
             contents[-1] = Span(last.path, last.begin, new.end)
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_llama, write_vocab
+from tiebeam.doctor.extend_advice import can_extend, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.inspection.vocabulary import Vocabulary
 
@@ -31,18 +32,17 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     vocabulary = model.report.vocabulary
     beyond = ids_beyond(vocabulary)
     if model.is_gguf and vocabulary.tokenizer_ids and vocabulary.rows and vocabulary.padding:
-        yield Evidence(f"{vocabulary}; llama.cpp needs one row per token and refuses the file")
+        told = f"{vocabulary}; llama.cpp needs one row per token and refuses the file"
+        yield Evidence(told, rows=vocabulary.rows, extend=can_extend(model))
     elif beyond and (model.is_gguf or not only_added(vocabulary)):
-        yield Evidence(f"{vocabulary}: the ids from {beyond.start:,} to {beyond[-1]:,} have no row", rows=beyond.stop)
+        told = f"{vocabulary}: the ids from {beyond.start:,} to {beyond[-1]:,} have no row"
+        yield Evidence(told, rows=beyond.stop, extend=can_extend(model))
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("Check that tokenizer and weights belong to one model, and copy the right tokenizer beside the weights"),
-        Step(
-            "If the tokenizer is right, give its tokens rows and train them: load the model with transformers, then",
-            python=f"model.resize_token_embeddings({at.rows})",
-        ),
+        *extend_steps(at, "If the tokenizer is right, give its tokens rows, and train them", f"--rows {at.rows}"),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_llama, write_vocab
+from tiebeam.doctor.extend_advice import can_extend, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.doctor.rules.tb701_ids_beyond_rows import ids_beyond, only_added
 
@@ -18,16 +19,19 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
         tokens = vocabulary.tokens
         texts = [text for i in beyond[:5] if tokens and (text := tokens.text(i)) is not None]
         shown = ", ".join(texts) + (", ..." if len(beyond) > len(texts) else "")
-        yield Evidence(f"{vocabulary}: {len(beyond):,} added tokens have no row ({shown})", rows=beyond.stop)
+        told = f"{vocabulary}: {len(beyond):,} added tokens have no row ({shown})"
+        yield Evidence(told, rows=beyond.stop, extend=can_extend(model))
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step(
-            "If an adapter was merged, resize the base first and merge again",
+            "If an adapter was merged, merge it again with `tiebeam merge`, which grows the base to the adapter's "
+            "vocabulary; with PEFT, resize the base first",
             python=f"model.resize_token_embeddings({at.rows})",
         ),
-        Step("If the tokens were never trained, remove them: copy the base's tokenizer files beside the weights"),
+        *extend_steps(at, "If the tokens were never trained, give them rows to train", f"--rows {at.rows}"),
+        Step("Or remove them: copy the base's tokenizer files beside the weights"),
     )
 
 

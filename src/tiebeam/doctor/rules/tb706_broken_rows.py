@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, matrix, write_llama
+from tiebeam.doctor.extend_advice import can_repair, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
@@ -15,12 +16,14 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
         broken = sorted(row for group in part.groups if group.kind in ("nan", "inf") for row in group.rows)
         if broken:
             shown = ", ".join(map(str, broken[:8])) + (", ..." if len(broken) > 8 else "")
-            yield Evidence(f"{part.name}: {len(broken):,} of {part.rows:,} rows hold NaN or infinity (rows {shown})")
+            told = f"{part.name}: {len(broken):,} of {part.rows:,} rows hold NaN or infinity (rows {shown})"
+            yield Evidence(told, extend=can_repair(model))
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("Go back to the last checkpoint without them: values that are lost cannot be computed"),
+        *extend_steps(at, "If there is none, start these rows anew from the mean of the others", "--repair"),
         Step("List the rows with their tokens", f"tiebeam doctor {at.model} --rows"),
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, matrix, write_llama, write_vocab
+from tiebeam.doctor.extend_advice import can_repair, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 _UNTRAINED = ("zero", "identical", "untouched", "mean", "padding")
@@ -21,12 +22,14 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
         known = model.report.vocabulary.tokens is not None
         said = f"the tokenizer can produce {matter:,} of them" if known else "there is no tokenizer to ask"
         severity = Severity.NOTE if known and not matter else None
-        yield Evidence(f"{part.name}: {count:,} of {part.rows:,} rows ({kinds}); {said}", severity)
+        told = f"{part.name}: {count:,} of {part.rows:,} rows ({kinds}); {said}"
+        yield Evidence(told, severity, extend=can_repair(model))
 
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step("Train these tokens, or do not use them: a prompt template with an untrained token gives noise"),
+        *extend_steps(at, "Before training them, start them from the mean of the trained rows", "--repair"),
         Step("List the rows with their tokens", f"tiebeam doctor {at.model} --rows"),
     )
 

@@ -29,9 +29,18 @@ def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
             continue
         if depth + 1 < len(path):
             raise UnreadableInput(f"config.json has no {'.'.join(path[: depth + 1])} to set {path[-1]} in")
-        return _add(text, begin, members, key, value)
+        return _add(text, begin, members, key, _dumped(text, value, len(path)))
     end = _DECODER.raw_decode(text, begin)[1]
-    return text[:begin] + json.dumps(value, ensure_ascii=False) + text[end:]
+    return text[:begin] + _dumped(text, value, len(path)) + text[end:]
+
+
+def _dumped(text: str, value: Any, depth: int) -> str:
+    """The value as JSON; a list or an object over several lines where the text is indented."""
+    begin = _skip(text, text.index("{")) + 1
+    lines = text[begin : _skip(text, begin)].split("\n")
+    if len(lines) < 2 or not isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, indent=lines[-1]).replace("\n", "\n" + lines[-1] * depth)
 
 
 def _skip(text: str, at: int) -> int:
@@ -57,9 +66,9 @@ def _members(text: str, begin: int) -> dict[str, tuple[int, int]]:
     return members
 
 
-def _add(text: str, begin: int, members: dict[str, tuple[int, int]], key: str, value: Any) -> str:
+def _add(text: str, begin: int, members: dict[str, tuple[int, int]], key: str, value: str) -> str:
     """Insert in alphabetical order if the object is sorted, else last; on its own line if the others are."""
-    written = f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+    written = f"{json.dumps(key, ensure_ascii=False)}: {value}"
     if not members:
         close = _skip(text, begin + 1)
         return text[: begin + 1] + written + text[close:]
