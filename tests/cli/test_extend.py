@@ -45,8 +45,14 @@ def test_the_report_names_the_tokens_the_proof_and_the_peft_lines(model: Path) -
     assert f"verified {verified}" in lines
     assert any(line.startswith("measured the new rows take ") for line in lines)
     assert "'<think>' id 300 in a new row" in lines
-    assert lines[-2] == "from peft import LoraConfig, get_peft_model"
-    assert "trainable_token_indices=[300, 301], ensure_weight_tying=True" in lines[-1]
+    assert lines[-4:] == [
+        "from peft import LoraConfig, get_peft_model",
+        'config = LoraConfig(target_modules="all-linear",',
+        "trainable_token_indices=[300, 301], ensure_weight_tying=True)",
+        "model = get_peft_model(model, config)",
+    ]
+    card = (model.with_name("x") / "README.md").read_text()
+    assert "tokenizer.json: + \\<think> = 300, \\</think> = 301" in card
 
 
 def test_json_is_one_document(model: Path) -> None:

@@ -50,6 +50,12 @@ def mlx_lm(cases: list[tuple[Path, str]]) -> list[dict[str, Any]]:
     return [result for _, result in answers]
 
 
+def mlx_lm_tokens(cases: list[tuple[Path, str]]) -> list[dict[str, Any]]:
+    """How mlx-lm encodes, decodes and scores a text, for each (directory, text)."""
+    python = _python("TIEBEAM_PEER_MLX_LM", "mlx_lm")
+    return _answers(python, "observe_mlx_tokens.py", [[str(where), text] for where, text in cases], {})
+
+
 def llama_cpp(requests: list[list[str]]) -> list[str]:
     """Answers of convert_and_load_gguf.py."""
     python = _python("TIEBEAM_PEER_LLAMA_CPP", "transformers4")

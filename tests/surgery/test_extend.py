@@ -23,7 +23,8 @@ from helpers.tiny_models import auto_class, build
 from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 from tiebeam.pair import Tie
 from tiebeam.surgery import extend
-from tiebeam.tokenizer import open_tokenizer
+from tiebeam.tokenizer import open_tokenizer, rebuild
+from tiebeam.tokenizer.add_tokens import NewToken, add_to_gguf
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TEXT = "hello world, hello there; It was a dark and stormy night; café"
@@ -268,6 +269,46 @@ def test_other_bytes_of_tokenizer_json_stay(tmp_path: Path) -> None:
     assert new.rstrip() == rewritten.rstrip(), "as the tokenizers package writes it"
 
 
+def test_a_sharded_model_gets_its_index_and_one_new_shard(tmp_path: Path) -> None:
+    model = save_with_tokenizer(tmp_path / "m", tie_word_embeddings=False)
+    (tmp_path / "m" / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path / "m", max_shard_size="40KB")
+    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
+    outcome = extend(tmp_path / "m", tmp_path / "x", tokens=TOKENS, link=True)
+    index = json.loads((tmp_path / "x" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(load_size(path) for path in (tmp_path / "x").glob("*.safetensors"))
+    assert outcome.proof is not None
+    assert outcome.proof.largest == 0
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "x", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.lm_head.weight.shape == (302, 32)
+
+
+def load_size(path: Path) -> int:
+    return sum(tensor.nbytes for tensor in load_file(path).values())
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_matrix_that_is_stored_twice_stays_equal(flag: bool, tmp_path: Path) -> None:
+    save_with_tokenizer(tmp_path / "m", tie_word_embeddings=True)
+    tensors = load_file(tmp_path / "m" / "model.safetensors")
+    save_file({**tensors, HEAD: tensors[EMBED].clone()}, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": flag}))
+    outcome = extend(tmp_path / "m", tmp_path / "x", tokens=TOKENS)
+    assert outcome.after.tie is Tie.TWIN
+    assert outcome.after.pair.equal
+
+
+def test_a_pytorch_file_is_extended_as_safetensors(tmp_path: Path) -> None:
+    model = save_with_tokenizer(tmp_path / "m", tie_word_embeddings=True)
+    (tmp_path / "m" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "m" / "pytorch_model.bin")
+    extend(tmp_path / "m", tmp_path / "x", tokens=TOKENS)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "x")
+    assert torch.equal(loaded.get_input_embeddings().weight[:300], model.get_input_embeddings().weight)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_printed_peft_lines_train_only_the_new_rows(tied: bool, tmp_path: Path) -> None:
     save_with_tokenizer(tmp_path / "m", tie_word_embeddings=tied)
@@ -342,6 +383,22 @@ def test_a_gguf_gets_tokens_types_and_rows(store: str, padding: int, tmp_path: P
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="y.gguf")
     assert loaded("<think>hello</think>")["input_ids"] == tokenizer.encode("<think>hello</think>")
     assert loaded(TEXT)["input_ids"] == tokenizer.encode(TEXT)
+
+
+def test_a_sentencepiece_gguf_gets_scores_and_a_short_list_of_tokens_is_filled() -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "▁", "a", "▁a"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -1.0, -2.0, -0.5],
+        "tokenizer.ggml.token_type": [2, 3, 3, 1, 1, 1],
+    }
+    changed = add_to_gguf(metadata, [NewToken("<think>", 6)], 8)
+    assert changed["tokenizer.ggml.tokens"][6:] == ["<think>", "[PAD7]"]
+    assert changed["tokenizer.ggml.token_type"][6:] == [4, 5]
+    assert changed["tokenizer.ggml.scores"][6:] == [-1000.0, -1000.0]
+    tokenizer = rebuild({**metadata, **changed}, "m.gguf")
+    assert tokenizer.backend.encode("<think>", add_special_tokens=False).ids == [6]
+    assert tokenizer.decode([6]) == "<think>"
 
 
 def test_repair_changes_untrained_rows_and_nothing_else(tmp_path: Path) -> None:

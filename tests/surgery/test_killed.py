@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.building import llama_config, table, write_sharded
-from tiebeam.surgery import tie, untie
+from tiebeam.surgery import extend, tie, untie
 
 EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"
 FAST: dict[str, Any] = {"proof": False}
@@ -108,3 +108,21 @@ def test_tie_with_force_killed_at_every_point(source, tmp_path):
     assert points > 30
     assert contents(target) == new
     assert not [p for p in tmp_path.iterdir() if ".tiebeam-" in p.name]
+
+
+def test_extend_killed_at_every_point(source, tmp_path):
+    """More rows at both ends; an absent target stays absent until it is complete."""
+    before = contents(source)
+    extend(source, tmp_path / "reference", rows=45, **FAST)
+    whole = contents(tmp_path / "reference")
+    target, points = tmp_path / "target", 0
+    while not run_until_killed(points + 1, lambda: extend(source, target, rows=45, **FAST)):
+        points += 1
+        assert contents(source) == before
+        if target.exists():
+            assert contents(target) == whole
+            for path in target.iterdir():
+                path.unlink()
+            target.rmdir()
+    assert points > 20
+    assert contents(target) == whole

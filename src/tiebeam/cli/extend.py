@@ -10,13 +10,19 @@ import click
 
 from tiebeam.cli import render
 from tiebeam.cli.progress import Progress
-from tiebeam.cli.surgical import common_options, needs_target, print_nothing_to_do, print_outcome, print_plan
+from tiebeam.cli.surgical import (
+    common_options_of_one_format,
+    needs_target,
+    print_nothing_to_do,
+    print_outcome,
+    print_plan,
+)
 
 _SHOWN = 8
 
 
 @click.command(short_help="Add tokens and rows to embedding, LM head and tokenizer.")
-@common_options
+@common_options_of_one_format
 @click.option("--token", "tokens", multiple=True, metavar="TEXT", help="A token to add. Repeatable.")
 @click.option(
     "--tokens", "file", metavar="FILE",
@@ -39,7 +45,7 @@ _SHOWN = 8
 )
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
-    device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
+    device: str | None, embed: str | None, head: str | None, as_json: bool, quiet: bool,
     tokens: tuple[str, ...], file: str | None, special: bool, chat: str | None, rows: int | None,
     pad_to_multiple_of: int | None, init: str, repair: bool,
 ) -> None:  # fmt: skip
@@ -65,7 +71,7 @@ def command(
 
     needs_target(target, dry_run)
     wanted = [*tokens, *(read_token_file(file) if file else ())]
-    opened = open_source(source, embed=embed, head=head, target=target or source, dtype=dtype)
+    opened = open_source(source, embed=embed, head=head, target=target or source)
     where = None if dry_run or target is None else checked_target(opened, target, force)
     with closing(Progress(quiet or as_json)) as progress:
         running: dict[str, Any] = {"engine": engine, "device": device}
@@ -79,18 +85,18 @@ def command(
             print_nothing_to_do(plan, as_json, dry_run) if plan.nothing_to_do else print_plan(plan, as_json)
             return
         outcome = execute(plan, where, link=link, proof=not no_proof, progress=progress, **running)
-    print_outcome(outcome, as_json, _effect(outcome.measured))
+    print_outcome(outcome, as_json, _effect(outcome.measured, "repaired" if repair else "new"))
     if not as_json:
         _print_tokens(outcome.facts, outcome.measured)
 
 
-def _effect(measured: Mapping[str, Any]) -> str:
+def _effect(measured: Mapping[str, Any], which: str) -> str:
     if not measured:
         return ""
     if "why" in measured:
-        return f"the effect of the new rows was not measured: {measured['why']}"
+        return f"the effect of the {which} rows was not measured: {measured['why']}"
     return (
-        f"the new rows take {measured['probability']:.2%} of the probability on {measured['on']} "
+        f"the {which} rows take {measured['probability']:.2%} of the probability on {measured['on']} "
         f"({measured['tokens']:,} tokens), KL {measured['kl']:.2g}"
     )
 
@@ -100,8 +106,9 @@ def _print_tokens(facts: Mapping[str, Any], measured: Mapping[str, Any]) -> None
 
     console = render.console()
     if measured.get("probability", 0) > WARN_ABOVE:
-        words = "warning: the new rows take more than 1% of the probability before they are trained; --init mean"
-        console.print(render.wrapped(f"{words} takes least", console.width))
+        advice = "train them before you use the model" if facts["init"] == "mean" else "--init mean takes less"
+        words = "warning: these rows take more than 1% of the probability although they are not trained"
+        console.print(render.wrapped(f"{words}; {advice}", console.width))
     listed = facts.get("tokens") or ()
     table = [[repr(t["text"]), f"id {t['id']}", f"in a {t['row']} row"] for t in listed[:_SHOWN]]
     for line in render.columns(table, "<<<") if table else ():

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+_DTYPE = click.option(
+    "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
+    help="GGUF to safetensors: dequantize the weights to this dtype.",
+)  # fmt: skip
 _COMMON = [
     click.argument("source", metavar="SRC"),
     click.argument("target", metavar="DST", required=False),
@@ -36,17 +40,23 @@ _COMMON = [
     click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
     click.option("--embed", metavar="NAME", help="Name of the embedding tensor, if the architecture is unknown."),
     click.option("--head", metavar="NAME", help="Name of the LM head tensor to read or to write."),
-    click.option(
-        "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
-        help="GGUF to safetensors: dequantize the weights to this dtype.",
-    ),
+    _DTYPE,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     click.option("--quiet", is_flag=True, help="No progress on stderr."),
 ]  # fmt: skip
 
 
 def common_options(function: Decorated) -> Decorated:
-    for option in reversed(_COMMON):
+    return _decorated(function, _COMMON)
+
+
+def common_options_of_one_format(function: Decorated) -> Decorated:
+    """Without --dtype: for a verb that does not convert."""
+    return _decorated(function, [option for option in _COMMON if option is not _DTYPE])
+
+
+def _decorated(function: Decorated, options: list[Any]) -> Decorated:
+    for option in reversed(options):
         function = option(function)
     return function
 

@@ -106,7 +106,7 @@ def add_to(directory: Path, plan: Plan, digests: tuple[str, str]) -> None:
     source = plan.checkpoint.source
     source = Path(source).name if Path(source).exists() else source  # a Hub id is kept whole
     lines = [f"`tiebeam {plan.verb}` {__version__} made this from `{source}`:", ""]
-    lines += [f"- {change}" for change in plan.changes]
+    lines += [f"- {change}".replace("<", "\\<") for change in plan.changes]  # <think> is no HTML
     lines += [f"- digest before: `{digests[0]}`", f"- digest after: `{digests[1]}`"]
     section = "\n".join(lines) + "\n"
     if _TITLE.encode() not in card:

@@ -162,9 +162,8 @@ def _special_tokens_map(text: str, tokens: Sequence[NewToken]) -> str:
 
 
 def _added_tokens_json(text: str, tokens: Sequence[NewToken]) -> str:
-    for token in tokens:
-        text = set_value(text, (token.text,), token.id)
-    return text
+    listed = {**_object(text, "added_tokens.json"), **{token.text: token.id for token in tokens}}
+    return json.dumps(listed, ensure_ascii=False, indent=2) + "\n"
 
 
 def _object(text: str, name: str) -> dict[str, Any]:

@@ -27,7 +27,9 @@ def peft_lines(report: Report, ids: Sequence[int]) -> tuple[str, ...]:
         trained = f'trainable_token_indices={{"{embed}": {rows}, "{head}": {rows}}}'
     return (
         "from peft import LoraConfig, get_peft_model",
-        f'model = get_peft_model(model, LoraConfig(target_modules="all-linear", {trained}))',
+        'config = LoraConfig(target_modules="all-linear",',
+        f"                    {trained})",
+        "model = get_peft_model(model, config)",
     )
 
 

@@ -17,6 +17,7 @@ from tiebeam.surgery.extend.initial_rows import Init, NewRow, initial_rows, read
 from tiebeam.surgery.extend.peft_lines import peft_lines
 from tiebeam.surgery.extend.requested_tokens import CHAT, check_tokens
 from tiebeam.surgery.output_shards import is_directory
+from tiebeam.surgery.pair_edits import drop_followers, drop_head
 from tiebeam.surgery.plan import Plan
 from tiebeam.surgery.source import Source
 from tiebeam.surgery.vocabulary_rows import VocabularyTable, plan_rows, vocabulary_tables
@@ -63,7 +64,7 @@ def plan_extend(
 
     how = read_init(init)
     texts = check_tokens(tokens)
-    tables = _checked_tables(source)
+    tables, once = _stored_once(source, _checked_tables(source))
     old = source.report.vocabulary.rows or 0
     tokenizer = _tokenizer(source)
     request = _request(source, texts, special, chat, rows, pad_to_multiple_of, tokenizer)
@@ -78,7 +79,7 @@ def plan_extend(
     named = {**_texts_without_rows(source, old), **{token.id: token.text for token in added}}
     fill = rows_to_fill(how, [named.get(i) for i in new_ids.tolist()], _splitter(source, tokenizer, named, added, how))
     edit = plan_rows(source, order, _values(source, tables, fill), tables)
-    edit = edit | Edit(documents=documents, gguf=metadata, documented=dict.fromkeys(documents, _listed(added)))
+    edit = edit | once | Edit(documents=documents, gguf=metadata, documented=dict.fromkeys(documents, _listed(added)))
     kept = np.setdiff1d(np.arange(old), new_ids)
     told = [i for i in new_ids.tolist() if i in named]
     lines = peft_lines(source.report, told)
@@ -103,7 +104,8 @@ def plan_repair(source: Source, *, init: str = "mean", engine: str = "auto", dev
     """Plan to fill the rows that hold nothing learned (zero, NaN, equal, never moved), and to change nothing else."""
     import numpy as np
 
-    how, tables = read_init(init), _checked_tables(source)
+    how = read_init(init)
+    tables, once = _stored_once(source, _checked_tables(source))
     vocabulary = source.report.vocabulary
     count, texts = vocabulary.rows or 0, vocabulary.tokens
     tokenizer = _tokenizer(source)
@@ -126,6 +128,7 @@ def plan_repair(source: Source, *, init: str = "mean", engine: str = "auto", dev
         order[list(broken)] = -1 - np.arange(len(broken))
         edit = edit | plan_rows(source, order, _values(source, [table], fill), [table])
         repaired |= broken.keys()
+    edit = edit | once if edit else edit
     rows = sorted(repaired)
     kept = np.setdiff1d(np.arange(count), rows)
     return Plan(
@@ -161,6 +164,14 @@ def _checked_tables(source: Source) -> tuple[VocabularyTable, ...]:
             f"tiebeam doctor {report.model} --fix --out DST"
         )
     return tables
+
+
+def _stored_once(source: Source, tables: tuple[VocabularyTable, ...]) -> tuple[tuple[VocabularyTable, ...], Edit]:
+    """The tables without second names of one storage (a PyTorch file of a tied model), and the edit that drops them."""
+    if source.head is None or not source.report.pair.one_storage:
+        return tables, Edit()
+    edit = drop_head(source) | drop_followers(source)
+    return tuple(table for table in tables if table.name not in edit.drop), edit
 
 
 def _tokenizer(source: Source) -> Tokenizer | None:
@@ -226,13 +237,19 @@ def _id_of(source: Source, text: str, tokenizer: Tokenizer | None) -> int | None
             return int(known)
         pieces = tokenizer.backend.encode(text, add_special_tokens=False).ids
         return int(pieces[0]) if len(pieces) == 1 and tokenizer.decode(pieces) == text else None
+    return _ids_by_text(source).get(text)
+
+
+def _ids_by_text(source: Source) -> dict[str, int]:
     tokens = source.report.vocabulary.tokens
-    return next((i for i in range(tokens.size) if tokens.text(i) == text), None) if tokens else None
+    texts = ((tokens.text(i), i) for i in range(tokens.size)) if tokens else ()
+    return {text: i for text, i in texts if text is not None}
 
 
 def _refuse_existing(source: Source, texts: Sequence[str], tokenizer: Tokenizer | None) -> None:
+    listed = _ids_by_text(source) if tokenizer is None else {}
     for text in texts:
-        known = _id_of(source, text, tokenizer)
+        known = _id_of(source, text, tokenizer) if tokenizer is not None else listed.get(text)
         if known is not None:
             raise BadRequest(f"the token {text!r} exists already (id {known:,}); leave it out")
 
