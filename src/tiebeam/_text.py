@@ -3,10 +3,14 @@
 Lines are rich `Text`: the CLI prints them in colour, `str(report)` takes their plain text. rich is imported on use.
 Comparisons draw tied in blue and untied in orange. A model's state is blue (tied) or green (untied).
 Both are healthy, so neither is yellow or red. No report relies on colour alone.
+
+Names and texts in a report come from files that anyone may have written. `visible` makes them harmless to a terminal,
+a log and a page; `styled`, `columns` and `wrapped` apply it to every string that they are given.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -23,6 +27,33 @@ TRUNK, TABLE, SECOND_TABLE = "█", "░", "▒"
 BAR_WIDTH = 43  # cells; with its label a bar stays within 60 columns
 
 
+# Controls (C0, DEL, C1), line and paragraph separators, controls of the writing direction, invisible annotations and
+# tags, and lone surrogates. Joiners and variation selectors stay: scripts and emoji need them.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# What the runners of GitHub Actions and Azure Pipelines take from a log as commands: `::error::` at the start of a line
+# (after blanks), `##[error]` and `##vso[task]` anywhere in it.
+_COMMAND = re.compile(r"^([^\S\n]*:):|(##(?:vso)?)\[", re.MULTILINE)
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""`text` with control characters and commands to a CI runner escaped, so that it can be printed or shown.
+
+    `keep` has the control characters that the text may have: "\n\t" for a text of several lines.
+
+    >>> print(visible("a\x1b[2Jb\nc"))
+    a\x1b[2Jb\nc
+    >>> print(visible("a\n::error::forged", keep="\n"))
+    a
+    :\x3aerror::forged
+    """
+    if text.isascii() and text.isprintable() and "::" not in text and "##" not in text:
+        return text
+    text = _UNSAFE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
+    return _COMMAND.sub(lambda found: found[1] + r"\x3a" if found[1] else found[2] + r"\x5b", text)
+
+
 def accent(tied: bool) -> str:
     """The colour of a model's state, tied or untied."""
     return TIED if tied else UNTIED_STATE
@@ -32,14 +63,19 @@ def styled(*parts: str | Text | tuple[str, str]) -> Text:
     """One line from parts, each a plain string or a (string, style) tuple."""
     from rich.text import Text
 
-    return Text.assemble(*parts)
+    return Text.assemble(
+        *(
+            visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) if isinstance(part, tuple) else part
+            for part in parts
+        )
+    )
 
 
 def columns(rows: Iterable[Sequence[str | Text]], align: str, indent: int = 2, gap: int = 2) -> Iterator[Text]:
     """Rows of cells -> aligned lines without trailing blanks. `align` has one < or > per column."""
     from rich.text import Text
 
-    table = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    table = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
     widths = [max((row[i].cell_len for row in table if i < len(row)), default=0) for i in range(len(align))]
     for row in table:
         line = Text(" " * indent)
@@ -63,7 +99,14 @@ def bar(parts: Sequence[tuple[int, str, str]], whole: int, width: int = BAR_WIDT
     return styled(*pieces)
 
 
-def wrapped(text: str, width: int, indent: int = 2) -> str:
+class Paragraph(str):
+    """Lines of text whose line breaks are ours. In any other string that is printed, a line break is escaped."""
+
+    __slots__ = ()
+
+
+def wrapped(text: str, width: int, indent: int = 2) -> Paragraph:
     """A paragraph wrapped to `width` (at least 40), every line indented."""
-    blank = " " * indent
-    return textwrap.fill(text, max(width, 40), initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False)
+    blank, text = " " * indent, visible(text)
+    lines = textwrap.fill(text, max(width, 40), initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False)
+    return Paragraph(visible(lines, keep="\n"))  # a line may start in the middle of the text
