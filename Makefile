@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
+MINUTES ?= 20
 COVERED := tiebeam.checkpoint tiebeam.surgery tiebeam.doctor
 
-.PHONY: help setup run test quick lint peers bench docs clean
+.PHONY: help setup run test quick lint fuzz peers bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -40,6 +41,11 @@ quick: $(STAMP)  ## The fast tests, under a minute
 test: lint  ## Everything: lint, types, all tests, coverage
 	$(BIN)/pytest -n 2 --dist loadgroup $(COVERED:%=--cov=%) --cov-branch --cov-report=
 	@$(BIN)/python tests/helpers/coverage_by_package.py
+
+fuzz: $(STAMP)  ## Damaged files against every reader and its reference, MINUTES=20 long (docs/reliability.md)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check atheris==3.0.0 \
+	  || echo "atheris does not install here: the run is not guided by coverage"
+	$(BIN)/python fuzz/run.py --minutes $(MINUTES)
 
 peers: $(STAMP)  ## What real loaders do with every architecture, against what the doctor predicts; writes docs/loaders.md
 	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix

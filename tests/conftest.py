@@ -1,5 +1,6 @@
 """Fixtures for the tests of several packages."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,13 @@ from hypothesis import settings
 
 from helpers.registry import registry_file
 
+os.environ["TIEBEAM_TRACEBACK"] = "1"  # an unforeseen exception fails a test as what it is: see errors.reader_border
 settings.register_profile("tiebeam", deadline=None)  # no test asserts a time
 settings.load_profile("tiebeam")
 
 # `make quick` leaves these out: they train, run real models, drive a browser, or start many processes.
 SLOW = (
-    "train", "compare", "studio", "real", "nn", "lens", "peers", "checkpoint/distributed",
+    "train", "compare", "studio", "real", "nn", "lens", "peers", "fuzz", "checkpoint/distributed",
     "test_readme.py", "test_wheel.py", "test_imports.py", "cli/test_compare.py", "cli/test_generate.py",
     "corpus/test_build.py", "decode/test_against_transformers.py", "decode/test_engines.py", "decode/test_gguf.py",
     "decode/test_perplexity.py", "families/test_any_config.py", "families/test_locate.py",

@@ -1,7 +1,15 @@
 """Errors that a user's input can cause. Anything else that is raised is a bug.
 
 Every message is one sentence: what is wrong, the value, what to do. The CLI maps each class to an exit code.
+
+A reader of untrusted files wraps its entry in `reader_border`, so that even a bug ends in a sentence.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class TiebeamError(Exception):
@@ -37,3 +45,29 @@ class ProofFailed(TiebeamError):
 
 class TieBroken(TiebeamError):
     """A model in memory lost its tie, or is about to lose it. Raised by the guard."""
+
+
+@contextmanager
+def reader_border(what: object) -> Iterator[None]:
+    """Turn an exception that nobody foresaw into an UnreadableInput that asks for a report.
+
+    With TIEBEAM_TRACEBACK=1 in the environment it is raised as it is: the tests and the fuzzer run so.
+
+        >>> with reader_border("model.gguf"):  # doctest: +SKIP
+        ...     {}["layers"]
+        Traceback (most recent call last):
+        UnreadableInput: model.gguf cannot be read: KeyError('layers'); this is a bug of tiebeam, please report it ...
+    """
+    try:
+        yield
+    except TiebeamError:
+        raise
+    except Exception as error:
+        if os.environ.get("TIEBEAM_TRACEBACK"):
+            raise
+        if isinstance(error, MemoryError):
+            raise UnreadableInput(f"{what} needs more memory than this process may use") from error
+        raise UnreadableInput(
+            f"{what} cannot be read: {repr(error)[:200]}; this is a bug of tiebeam, please report it "
+            "(TIEBEAM_TRACEBACK=1 shows where it happened)"
+        ) from error

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
+from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +42,28 @@ _SMALL_FLOATS = {
 }
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E8M0", *_SMALL_FLOATS})
+
+
+# gguf-py counts 40 bytes for a block of Q8_1; ggml, which writes and reads it, has 36 (two halves and 32 codes).
+_GGML_BLOCKS = {"Q8_1": (32, 36)}
+
+
+def is_shape(numbers: object) -> TypeGuard[list[int] | tuple[int, ...]]:
+    """Whether an untrusted value can be a shape: few integers, and an array of that shape could exist.
+
+    Readers ask this before any arithmetic. A 0 does not excuse the other dimensions: NumPy cannot hold (0, 2**63).
+
+    >>> is_shape([2, 0]), is_shape([2, True]), is_shape([[0], 4]), is_shape([0, 10**30]), is_shape("22")
+    (True, False, False, False, False)
+    """
+    if type(numbers) not in (list, tuple) or len(numbers) > MAX_DIMENSIONS:  # type: ignore[arg-type]
+        return False
+    size = 1
+    for n in numbers:  # type: ignore[attr-defined]
+        if type(n) is not int or not 0 <= n <= MAX_DIMENSION or size * n > MAX_DIMENSION:
+            return False
+        size *= n or 1
+    return True
 
 
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
@@ -146,6 +169,8 @@ def _small_float_values(dtype: str) -> NDArray[np.float32]:
 
 def _gguf_block(dtype: str) -> tuple[int, int]:
     """(elements, bytes) of one block of a GGUF type."""
+    if dtype in _GGML_BLOCKS:
+        return _GGML_BLOCKS[dtype]
     try:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from codecs import BOM_UTF8
 from typing import Any
 
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.not_a_model import is_lfs_pointer, lfs_sentence
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_JSON, MAX_JSON_VALUES
 
-LIMIT = 64 << 20  # the index of a model with half a million tensors
-_VALUES = 4_000_000  # a few bytes of JSON can take a hundred bytes of memory
 _CHECKED_FROM = 1 << 20
 
 
@@ -19,20 +19,23 @@ def read_json(files: Files, name: str, where: str = "") -> dict[str, Any]:
     """The JSON object in the file `name`; `where` is the model's name for messages."""
     label = f"{where}/{name}" if where else name
     size, raw = files.head(name, 1 << 16)
-    if size > LIMIT:
-        raise UnreadableInput(f"{label} has {size:,} bytes, which exceeds the limit of {LIMIT:,}; refusing to read")
+    if size > MAX_JSON:
+        raise UnreadableInput(f"{label} has {size:,} bytes, which exceeds the limit of {MAX_JSON:,}; refusing to read")
     if len(raw) < size:
         raw += files.read(name, len(raw), size)
     return parse_json(raw, label)
 
 
-def parse_json(raw: bytes, label: str) -> dict[str, Any]:
-    """The JSON object in `raw`. Duplicate keys and unpaired surrogates are errors."""
+def parse_json(raw: bytes, label: str, numbers_are_finite: bool = False) -> dict[str, Any]:
+    """The JSON object in `raw`. Duplicate keys and unpaired surrogates are errors.
+
+    Python's json reads NaN and Infinity, and configs of Mamba 2 have them. `numbers_are_finite` refuses them.
+    """
     if is_lfs_pointer(raw):
         raise UnreadableInput(lfs_sentence(label))
     text = decode_json(raw, label)
     try:
-        document = json.loads(text)
+        document = _FINITE.decode(text) if numbers_are_finite else json.loads(text)
         if "\\" in text or text.count('"') != 2 * _strings(document):
             document = json.loads(text, object_pairs_hook=_unique)  # a third slower; finds duplicate keys
             json.dumps(document, ensure_ascii=False).encode()
@@ -47,6 +50,15 @@ def parse_json(raw: bytes, label: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UnreadableInput(f"{label} holds a JSON {type(document).__name__}, not an object")
     return document
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number[:20]} is not a finite number")
+    return value
+
+
+_FINITE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 class _DuplicateKey(Exception):
@@ -75,8 +87,8 @@ def _strings(document: Any) -> int:
 
 def decode_json(raw: bytes, label: str) -> str:
     """The text of a JSON file, if it is UTF-8 and within the limit on the number of values."""
-    if len(raw) > _CHECKED_FROM and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _VALUES:
-        raise UnreadableInput(f"{label} holds more values than the limit of {_VALUES:,}; refusing to read")
+    if len(raw) > _CHECKED_FROM and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
+        raise UnreadableInput(f"{label} holds more values than the limit of {MAX_JSON_VALUES:,}; refusing to read")
     try:
         return raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:

@@ -18,9 +18,9 @@ from tiebeam.checkpoint.files import Files, contained
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.not_a_model import what_file, what_instead
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_SHARDS
 
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>\.[A-Za-z0-9]+)$")
-_MAX_SHARDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ def all_shards(name: str, names: Iterable[str]) -> list[str]:
     if not match:
         return [name]
     count, width = int(match["count"]), len(match["number"])
-    if not 1 <= count <= _MAX_SHARDS:
+    if not 1 <= count <= MAX_SHARDS:
         raise UnreadableInput(
-            f"{name} is one of {count:,} shards, which exceeds the limit of {_MAX_SHARDS:,}; refusing to read"
+            f"{name} is one of {count:,} shards, which exceeds the limit of {MAX_SHARDS:,}; refusing to read"
         )
     wanted = [f"{match['stem']}-{i:0{width}d}-of-{match['count']}{match['suffix']}" for i in range(1, count + 1)]
     missing = sorted(set(wanted) - set(names))
@@ -110,8 +110,8 @@ def indexed(source: str, files: Files, names: Iterable[str], index: str) -> File
     if not isinstance(weight_map, dict) or not set(map(type, weight_map.values())) <= {str}:
         raise UnreadableInput(f"{source}/{index} has no weight_map from tensor names to files")
     shards = sorted(set(weight_map.values()))
-    if not 1 <= len(shards) <= _MAX_SHARDS:
-        raise UnreadableInput(f"{source}/{index} names {len(shards):,} shards; the limit is {_MAX_SHARDS:,}")
+    if not 1 <= len(shards) <= MAX_SHARDS:
+        raise UnreadableInput(f"{source}/{index} names {len(shards):,} shards; the limit is {MAX_SHARDS:,}")
     for shard in set(shards).difference(names):
         if "/" not in contained(shard, f"{source}/{index}"):  # a shard in a subfolder is checked when it is opened
             raise UnreadableInput(f"{source}/{index} names the shard {shard}, which is missing; download it again")

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tiebeam.checkpoint.files import Files, LocalFiles
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_LFS_POINTER
 
 _LFS = b"version https://git-lfs.github.com/spec/"
-_LFS_LIMIT = 1024  # a pointer has three short lines
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "tekken.json")
 _OTHER_FRAMEWORKS = {
     ".h5": "TensorFlow", ".msgpack": "Flax", ".tflite": "TensorFlow Lite", ".mlmodel": "Core ML", ".ot": "rust-bert",
@@ -36,7 +36,7 @@ def refuse_lfs_pointers(files: Files, names: Iterable[str]) -> None:
         return
     for name in names:
         size, start = files.head(name, len(_LFS))
-        if size <= _LFS_LIMIT and is_lfs_pointer(start):
+        if size <= MAX_LFS_POINTER and is_lfs_pointer(start):
             raise UnreadableInput(lfs_sentence(name, str(files.root)))
 
 
@@ -77,7 +77,7 @@ def _onnx(name: str) -> str:
 
 def what_file(name: str, size: int, start: bytes) -> str | None:
     """What a file is that is not weights, by its name and first bytes; None if that is not known."""
-    if size <= _LFS_LIMIT and is_lfs_pointer(start):
+    if size <= MAX_LFS_POINTER and is_lfs_pointer(start):
         return lfs_sentence(name)
     if name.endswith((".onnx", ".onnx_data")):
         return f"{name} is {_onnx(name).replace(f' ({name}) and no checkpoint', '')}"

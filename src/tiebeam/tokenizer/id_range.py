@@ -17,9 +17,8 @@ from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.json_files import decode_json, read_json
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_REMOTE_TOKENIZER, MAX_TOKENIZER
 
-_LIMIT = 256 << 20  # the largest tokenizer.json in use is some 35 MB
-_REMOTE_LIMIT = 24 << 20  # a larger one on the Hub is not downloaded for a count
 _IDS = 1 << 31
 _VOCAB = re.compile(r'"vocab"\s*:\s*(?=[{\[])')
 _ID = re.compile(r"[0-9]{1,10}")
@@ -85,9 +84,9 @@ def token_ids(checkpoint: Checkpoint) -> TokenIds | None:
 def _tokenizer_json(checkpoint: Checkpoint) -> tuple[dict[int, str], dict[int, str]] | None:
     """(vocabulary, added tokens); None if the file is too large to download for a count."""
     name, size = "tokenizer.json", checkpoint.files.size("tokenizer.json")
-    if size > _LIMIT:
-        raise UnreadableInput(f"{name} is {size:,} bytes; it exceeds the limit of {_LIMIT:,} bytes")
-    if size > _REMOTE_LIMIT and not isinstance(checkpoint.files, LocalFiles):
+    if size > MAX_TOKENIZER:
+        raise UnreadableInput(f"{name} is {size:,} bytes; it exceeds the limit of {MAX_TOKENIZER:,} bytes")
+    if size > MAX_REMOTE_TOKENIZER and not isinstance(checkpoint.files, LocalFiles):
         return None
     text = decode_json(checkpoint.files.read(name, 0, size), name)
     vocab, listed = _value(text, _VOCAB, name), _value(text, _ADDED, name)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.errors import TiebeamError, UnreadableInput
+from tiebeam.limits import MAX_TOKENIZER
 
 if TYPE_CHECKING:
     import tokenizers
-
-_LIMIT = 256 << 20  # the largest tokenizer.json in use is some 35 MB
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     import tokenizers
 
     size = checkpoint.files.size("tokenizer.json")
-    if size > _LIMIT:
-        raise UnreadableInput(f"tokenizer.json is {size:,} bytes; it exceeds the limit of {_LIMIT:,} bytes")
+    if size > MAX_TOKENIZER:
+        raise UnreadableInput(f"tokenizer.json is {size:,} bytes; it exceeds the limit of {MAX_TOKENIZER:,} bytes")
     raw = checkpoint.files.read("tokenizer.json", 0, size)
     with explaining_failure("tokenizer.json cannot be read"):
         backend = tokenizers.Tokenizer.from_buffer(raw)

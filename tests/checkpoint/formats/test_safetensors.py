@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import tracemalloc
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -256,27 +257,45 @@ REFUSED = {
     "gap": ({"a": entry(), "b": entry(begin=20, end=36)}, 36, "gap"),
     "negative range": ({"a": entry(shape=(0,), begin=4, end=0)}, 4, "negative range 4..0"),
     "negative begin": ({"a": entry(begin=-16, end=0)}, 0, "negative range"),
-    "negative shape": ({"a": entry(shape=(-2, -2))}, 16, "negative shape"),
+    "negative shape": ({"a": entry(shape=(-2, -2))}, 16, "no tensor can have"),
     "past the end": ({"a": entry(shape=(4, 2), end=32)}, 16, "truncated: its tensors need"),
     "wrong size": ({"a": entry(shape=(3, 2))}, 16, "its range holds 16 bytes"),
     "half bytes": ({"a": entry("F4", (3,), 0, 1)}, 1, "its range holds 1 bytes"),
     "unknown type": ({"a": entry("F7")}, 16, "unknown element type 'F7'"),
     "type is a list": ({"a": {"dtype": ["F32"], "shape": [2, 2], "data_offsets": [0, 16]}}, 16, "malformed"),
     "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, 16, "malformed"),
-    "shape is text": ({"a": {"dtype": "F32", "shape": "22", "data_offsets": [0, 16]}}, 16, "malformed"),
-    "shape is an object": ({"a": {"dtype": "F32", "shape": {}, "data_offsets": [0, 4]}}, 4, "malformed"),
-    "float shape": ({"a": entry(shape=(2.0, 2))}, 16, "malformed"),
-    "true shape": ({"a": entry(shape=(True, 4))}, 16, "malformed"),
+    "shape is text": ({"a": {"dtype": "F32", "shape": "22", "data_offsets": [0, 16]}}, 16, "no tensor can have"),
+    "shape is an object": ({"a": {"dtype": "F32", "shape": {}, "data_offsets": [0, 4]}}, 4, "no tensor can have"),
+    "float shape": ({"a": entry(shape=(2.0, 2))}, 16, "no tensor can have"),
+    "true shape": ({"a": entry(shape=(True, 4))}, 16, "no tensor can have"),
     "float offset": ({"a": entry(begin=0.0)}, 16, "malformed"),
     "false offset": ({"a": entry(begin=False)}, 16, "malformed"),
     "null offset": ({"a": entry(end=None)}, 16, "malformed"),
     "three offsets": ({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 8, 16]}}, 16, "malformed"),
     "entry is a list": ({"a": [1]}, 0, "malformed"),
     "entry is null": ({"a": None}, 0, "malformed"),
-    "huge dimension": ({"a": entry(shape=(0, 1 << 62), end=0)}, 0, "malformed"),
+    "a list in the shape": ({"a": entry(shape=([0], 1 << 28), end=8)}, 8, "no tensor can have"),
+    "text in the shape": ({"a": entry(shape=("2", 1 << 40), end=8)}, 8, "no tensor can have"),
+    "null in the shape": ({"a": entry(shape=(None,))}, 16, "no tensor can have"),
+    "product beyond 64 bits": ({"a": entry("I32", (2, (1 << 64) - 2))}, 16, "no tensor can have"),
+    "bytes beyond 64 bits": ({"a": entry("I32", (2, (1 << 63) - 1))}, 16, "no tensor can have"),
+    "two dimensions of 10**2000": ({"a": entry(shape=(10**2000, 10**2000))}, 16, "no tensor can have"),
+    "9,000 dimensions of 10**1000": ({"a": entry(shape=(10**1000,) * 9000)}, 16, "no tensor can have"),
+    "offset of 4,000 digits": ({"a": entry(end=10**4000)}, 16, "its range holds"),
+    "ten tensors of one range": ({f"weight_{i}": entry() for i in range(10)}, 16, "overlaps"),
+    "huge dimension": ({"a": entry(shape=(0, 1 << 62), end=0)}, 0, "no tensor can have"),
     "metadata is a list": ({"__metadata__": [1], "a": entry()}, 16, "__metadata__"),
     "metadata of numbers": ({"__metadata__": {"x": 1}, "a": entry()}, 16, "__metadata__"),
     "metadata of lists": ({"__metadata__": {"x": ["s"]}, "a": entry()}, 16, "__metadata__"),
+    "metadata is false": ({"__metadata__": False, "a": entry()}, 16, "__metadata__"),
+    "metadata is 0": ({"__metadata__": 0, "a": entry()}, 16, "__metadata__"),
+    "metadata is empty text": ({"__metadata__": "", "a": entry()}, 16, "__metadata__"),
+    "metadata is an empty list": ({"__metadata__": [], "a": entry()}, 16, "__metadata__"),
+    "NaN in an unknown field": ({"a": {**entry(), "x": float("nan")}}, 16, "not a finite number"),
+    "infinity in an unknown field": ({"a": {**entry(), "x": float("inf")}}, 16, "not a finite number"),
+    "1e999 in an unknown field": (b'{"a":{"x":1e999,' + REST[6:], 16, "not a finite number"),
+    "a byte order mark": (b"\xef\xbb\xbf{" + REST, 16, "does not start with '{'"),
+    "a form feed before it": (b"\x0c{" + REST, 16, "does not start with '{'"),
     "nothing": ({}, 0, "no tensors"),
     "a list": (b"[1, 2]", 0, "does not start with '{'"),
     "cut JSON": (b"{" + REST[:-1], 16, "not valid JSON"),
@@ -302,6 +321,35 @@ def test_inconsistent_header_is_refused(tmp_path: Path, case: str) -> None:
     # The real library does not look for a key given twice; a size that NumPy cannot hold does not trouble it.
     if "twice" not in case and case not in ("nothing", "huge dimension"):
         assert not rust_reads(path)
+
+
+READ = {
+    "white space before and after": b" \t\r\n{" + REST + b" \n\t\r ",
+    "metadata is null": {"__metadata__": None, "a": entry()},
+    "an unknown field": {"a": {**entry(), "x": [1.5, {"y": None}]}},
+    "no dimensions": {"a": entry("F32", (), 0, 4), "b": entry("F32", (3,), 4, 16)},
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_unusual_but_valid_header_is_read(tmp_path: Path, case: str) -> None:
+    path = write(tmp_path / "m.safetensors", READ[case], bytes(16))
+    assert rust_reads(path)
+    checkpoint = open_checkpoint(path)
+    assert sum(info.nbytes for info in checkpoint.tensors.values()) == 16
+
+
+def test_header_that_multiplies_a_list_takes_no_memory(tmp_path: Path) -> None:
+    """82 bytes that once took 2.1 GB: Python's [0] * 268435456 is a list."""
+    header = b'{"a":{"dtype":"F32","shape":[[0],268435456],"data_offsets":[0,8]}}'
+    path = write(tmp_path / "m.safetensors", header, bytes(8))
+    assert path.stat().st_size == 82
+    tracemalloc.start()
+    try:
+        assert "no tensor can have" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_header_with_too_many_values_is_refused_without_parsing(tmp_path: Path) -> None:

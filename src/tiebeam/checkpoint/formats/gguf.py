@@ -2,7 +2,8 @@
 
 Parsed here and not by `gguf.GGUFReader`, which creates an array for every string (seconds for a vocabulary of 50,000),
 maps the whole file and trusts every length in it. The `gguf` package knows the tensor types and their blocks, and
-decodes the numbers. Little-endian versions 2 and 3 are read: all that are in use.
+decodes the numbers. Little-endian versions 2 and 3 are read: all that are in use. What ggml refuses is refused, so a
+file that opens here opens in llama.cpp: docs/reliability.md lists the two exceptions.
 
 An array of strings can only be skipped by reading its lengths. That is fast; creating Python strings is not, so long
 arrays (the tokenizer's) stay in the file until they are used: see `StoredArray`.
@@ -11,29 +12,30 @@ arrays (the tokenizer's) stay in the file until they are used: see `StoredArray`
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
 
-from tiebeam.checkpoint.dtypes import nbytes
+from tiebeam.checkpoint.dtypes import is_shape, nbytes
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import MissingExtra, UnreadableInput
+from tiebeam.limits import (
+    MAX_GGUF_ARRAY,
+    MAX_GGUF_DIMENSIONS,
+    MAX_GGUF_HEADER,
+    MAX_GGUF_KEY,
+    MAX_GGUF_KEYS,
+    MAX_GGUF_NAME,
+    MAX_GGUF_NESTING,
+    MAX_GGUF_TENSORS,
+    MAX_GGUF_TEXT,
+)  # fmt: skip
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 _LENGTH = struct.Struct("<Q").unpack_from
 _DEFAULT_ALIGNMENT = 32
-
-# Limits. Real headers stay far below: a vocabulary of 260,000 with its merges takes 15 MB.
-_MAX_HEADER = 256 << 20
-_MAX_STRING = 64 << 20
-_MAX_NAME = 65_535
-_MAX_KEYS = 100_000
-_MAX_TENSORS = 1_000_000
-_MAX_STRINGS = 1 << 24
-_MAX_DIMENSIONS = 8
-_MAX_NESTING = 4
 
 _LISTED = 1024  # arrays up to this length are read at once
 _FIRST_WINDOW, _WINDOW = 1 << 16, 1 << 22
@@ -101,9 +103,9 @@ class HeaderCursor:
             raise UnreadableInput(
                 f"{self.file} is truncated: its header continues past the end of the file, byte {self.size:,}"
             )
-        if self.position + count > _MAX_HEADER:
+        if self.position + count > MAX_GGUF_HEADER:
             raise UnreadableInput(
-                f"{self.file} has a header that exceeds the limit of {_MAX_HEADER:,} bytes; refusing to read"
+                f"{self.file} has a header that exceeds the limit of {MAX_GGUF_HEADER:,} bytes; refusing to read"
             )
 
     def _need(self, count: int) -> None:
@@ -137,8 +139,10 @@ class HeaderCursor:
         self._at += length
         return value
 
-    def name(self, what: str) -> str:
-        raw = self.bytes(_MAX_NAME, what)
+    def name(self, limit: int, what: str) -> str:
+        raw = self.bytes(limit, what)
+        if b"\0" in raw:  # ggml would end the name there, so two readers would see two names
+            raise UnreadableInput(f"{self.file} has {what} with a NUL in it: {raw[:40]!r}")
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -163,10 +167,10 @@ def read_header(files: Files, name: str) -> Header:
     tensor_count = read_counts(cursor)
     metadata = read_metadata(cursor)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
+    if alignment == 0 or alignment & (alignment - 1):
         raise UnreadableInput(f"{name}: general.alignment is {alignment!r}, not a power of two")
     entries = [_read_entry(cursor) for _ in range(tensor_count)]
-    data_begin = -(-cursor.position // alignment) * alignment
+    data_begin, expected = _padded(cursor.position, alignment), 0
     tensors: dict[str, TensorInfo] = {}
     for tensor, shape, kind, offset in entries:
         if kind not in types:
@@ -181,12 +185,23 @@ def read_header(files: Files, name: str) -> Header:
             raise UnreadableInput(
                 f"{name}: {tensor!r} is {types[kind]} {list(shape)}, which is not a whole number of blocks"
             )
-        if offset % alignment:
-            raise UnreadableInput(f"{name}: {tensor!r} starts at {offset:,}, which is not aligned to {alignment}")
+        if offset != expected:
+            raise UnreadableInput(
+                f"{name}: {tensor!r} starts at byte {offset:,} of the data, not at {expected:,}; tensors must follow "
+                f"each other in the order of the table, aligned to {alignment}"
+            )
         begin = data_begin + offset
+        if begin + length > cursor.size:
+            raise UnreadableInput(
+                f"{name} is truncated: {tensor!r} needs {begin + length:,} bytes, the file has {cursor.size:,}"
+            )
         tensors[tensor] = TensorInfo(tensor, shape, types[kind], name, begin, begin + length)
-    _check_ranges(tensors.values(), name, cursor.size)
+        expected = _padded(offset + length, alignment)
     return Header(tensors, metadata)
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
 
 
 _PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
@@ -217,9 +232,9 @@ def read_counts(cursor: HeaderCursor) -> int:
             f"{file} is GGUF version {version}; only versions 2 and 3 are supported: convert the model again"
         )
     (count,) = cursor.take("Q")
-    if count > _MAX_TENSORS:
+    if count > MAX_GGUF_TENSORS:
         raise UnreadableInput(
-            f"{file} has {count:,} tensors, which exceeds the limit of {_MAX_TENSORS:,}; refusing to read"
+            f"{file} has {count:,} tensors, which exceeds the limit of {MAX_GGUF_TENSORS:,}; refusing to read"
         )
     assert isinstance(count, int)
     return count
@@ -228,16 +243,20 @@ def read_counts(cursor: HeaderCursor) -> int:
 def read_metadata(cursor: HeaderCursor) -> dict[str, Any]:
     """The key/value pairs, from the number of keys on."""
     (count,) = cursor.take("Q")
-    if count > _MAX_KEYS:
+    if count > MAX_GGUF_KEYS:
         raise UnreadableInput(
-            f"{cursor.file} has {count:,} keys, which exceeds the limit of {_MAX_KEYS:,}; refusing to read"
+            f"{cursor.file} has {count:,} keys, which exceeds the limit of {MAX_GGUF_KEYS:,}; refusing to read"
         )
     metadata: dict[str, Any] = {}
     for _ in range(count):
-        key = cursor.name("a key")
+        key = cursor.name(MAX_GGUF_KEY, "a key")
+        if not key:
+            raise UnreadableInput(f"{cursor.file} has an empty key")
         if key in metadata:
             raise UnreadableInput(f"{cursor.file} defines {key!r} twice")
         (kind,) = cursor.take("I")
+        if key == "general.alignment" and kind != _UINT32:
+            raise UnreadableInput(f"{cursor.file}: general.alignment has the value type {kind}, not {_UINT32} (uint32)")
         metadata[key] = _read_value(cursor, kind, key)
     return metadata
 
@@ -246,19 +265,19 @@ def _read_value(cursor: HeaderCursor, kind: int, key: str, depth: int = 0) -> An
     if kind in _SCALARS:
         return cursor.take(_SCALARS[kind])[0]
     if kind == _STRING:
-        return cursor.bytes(_MAX_STRING, f"text under {key!r}").decode("utf-8", "replace")
-    if kind != _ARRAY or depth == _MAX_NESTING:
+        return cursor.bytes(MAX_GGUF_TEXT, f"text under {key!r}").decode("utf-8", "replace")
+    if kind != _ARRAY or depth == MAX_GGUF_NESTING:
         what = "arrays nested too deeply" if kind == _ARRAY else f"the unknown value type {kind}"
         raise UnreadableInput(f"{cursor.file} has {what} under {key!r}")
     kind, count = cursor.take("IQ")
     begin = cursor.position
-    if kind in _SCALARS:
-        cursor.skip(count * struct.calcsize(_SCALARS[kind]))
-    elif count > _MAX_STRINGS:
+    if count > MAX_GGUF_ARRAY:
         raise UnreadableInput(
             f"{cursor.file} has an array of {count:,} values under {key!r}, which exceeds the limit of "
-            f"{_MAX_STRINGS:,}; refusing to read"
+            f"{MAX_GGUF_ARRAY:,}; refusing to read"
         )
+    if kind in _SCALARS:
+        cursor.skip(count * struct.calcsize(_SCALARS[kind]))
     elif kind == _STRING:
         cursor.skip_strings(count)
     else:
@@ -269,28 +288,17 @@ def _read_value(cursor: HeaderCursor, kind: int, key: str, depth: int = 0) -> An
 
 def _read_entry(cursor: HeaderCursor) -> tuple[str, tuple[int, ...], int, int]:
     """One entry of the tensor table: name, shape (GGUF lists the fastest dimension first), type, offset."""
-    name = cursor.name("a tensor name")
+    name = cursor.name(MAX_GGUF_NAME, "a tensor name")
     (dimensions,) = cursor.take("I")
-    if dimensions > _MAX_DIMENSIONS:
+    if dimensions > MAX_GGUF_DIMENSIONS:
         raise UnreadableInput(
-            f"{cursor.file}: {name!r} has {dimensions:,} dimensions, which exceeds the limit of {_MAX_DIMENSIONS}; "
+            f"{cursor.file}: {name!r} has {dimensions:,} dimensions, which exceeds the limit of {MAX_GGUF_DIMENSIONS}; "
             "refusing to read"
         )
     *shape, kind, offset = cursor.take(f"{dimensions}QIQ")
-    if any(n >> 48 for n in shape):
+    if not is_shape(shape):
         raise UnreadableInput(f"{cursor.file}: {name!r} has the impossible shape {shape[::-1]}; refusing to read")
     return name, tuple(reversed(shape)), kind, offset
-
-
-def _check_ranges(tensors: Iterable[TensorInfo], file: str, file_size: int) -> None:
-    """Ranges must be inside the file and must not overlap. Gaps are padding."""
-    at = 0
-    for begin, end, name in sorted((t.begin, t.end, t.name) for t in tensors):
-        if end > file_size:
-            raise UnreadableInput(f"{file} is truncated: {name!r} needs {end:,} bytes, the file has {file_size:,}")
-        if begin < at and end > begin:
-            raise UnreadableInput(f"{file}: the range of {name!r} overlaps the tensor before it")
-        at = max(at, end)
 
 
 def check_split(source: str, headers: Sequence[Header]) -> None:

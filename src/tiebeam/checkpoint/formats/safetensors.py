@@ -11,6 +11,7 @@ what every writer writes, and, if anything is unusual, a slow one that checks ev
 from __future__ import annotations
 
 import json
+import reprlib
 import struct
 from collections.abc import Iterable, Mapping
 from math import prod
@@ -21,10 +22,9 @@ from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.json_files import decode_json, parse_json
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS, MAX_SAFETENSORS_HEADER
 
-MAX_HEADER = 100_000_000  # the limit in the format's specification
 _FIRST = 1 << 13  # one read covers the length and, for most shards, the whole header
-_MAX_DIMENSION = 1 << 48
 
 
 def read_header(files: Files, name: str) -> Header:
@@ -33,18 +33,19 @@ def read_header(files: Files, name: str) -> Header:
     if size < 8 or len(first) < 8:
         raise UnreadableInput(f"{name} is {size} bytes long; a safetensors file has at least 8")
     (length,) = struct.unpack_from("<Q", first)
-    if length > MAX_HEADER:
+    if length > MAX_SAFETENSORS_HEADER:
         raise UnreadableInput(
-            f"{name} has a header length of {length:,}, which exceeds the limit of {MAX_HEADER:,}; refusing to read"
+            f"{name} has a header length of {length:,}, which exceeds the limit of {MAX_SAFETENSORS_HEADER:,}; "
+            "refusing to read"
         )
     data_begin = 8 + length
     if data_begin > size:
         raise UnreadableInput(f"{name} is truncated: its header needs {data_begin:,} bytes, the file has {size:,}")
     raw = first[8:data_begin] if data_begin <= len(first) else first[8:] + files.read(name, len(first), data_begin)
-    if not raw.startswith(b"{"):
+    if not raw.lstrip(b" \t\r\n").startswith(b"{"):  # some writers align the numbers with white space before it
         raise UnreadableInput(f"{name} is not a safetensors file: its header does not start with '{{'")
     return _quick_header(raw, name, data_begin, size) or parse_header(
-        parse_json(raw, f"the header of {name}"), name, data_begin, size
+        parse_json(raw, f"the header of {name}", numbers_are_finite=True), name, data_begin, size
     )
 
 
@@ -62,7 +63,7 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
     """
     if b"\\" in raw or b"-" in raw:  # escapes; negative numbers
         return None
-    at, bits, new, info = 0, dtypes.BITS, tuple.__new__, TensorInfo
+    at, bits, new, info, only_integers = 0, dtypes.BITS, tuple.__new__, TensorInfo, {int}
     try:
         text = decode_json(raw, file)
         tensors, stop = _DECODER.raw_decode(text)
@@ -70,10 +71,14 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
         strings = 5 * len(tensors)
         for name, entry in tensors.items():
             dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            if begin != at or end <= at or type(shape) is not list or prod(shape) * bits[dtype] != (end - at) * 8:
+            if begin != at or end <= at or type(shape) is not list:
                 return None
-            # JSON's true and false, which Python treats as 1 and 0.
-            if (1 in shape and bool in map(type, shape)) or (at < 2 and bool in (type(begin), type(end))):
+            # Types and sizes before any arithmetic: JSON's true, a list or a number of 4,000 digits is not a dimension.
+            if shape and ({*map(type, shape)} != only_integers or len(shape) > MAX_DIMENSIONS):
+                return None
+            if max(shape, default=0) > MAX_DIMENSION or prod(shape) * bits[dtype] != (end - at) * 8:
+                return None
+            if at < 2 and bool in (type(begin), type(end)):  # JSON's true and false, which Python treats as 1 and 0
                 return None
             # tuple.__new__ takes a third of the time of TensorInfo(...).
             tensors[name] = new(info, (name, tuple(shape), dtype, file, data_begin + at, data_begin + end, None, ""))
@@ -90,7 +95,8 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
 
 def parse_header(document: Mapping[str, Any], file: str, data_begin: int, file_size: int) -> Header:
     """The JSON of a header -> tensors at absolute byte ranges, every field checked."""
-    metadata = document.get("__metadata__") or {}
+    metadata = document.get("__metadata__")
+    metadata = {} if metadata is None else metadata
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UnreadableInput(f"{file}: __metadata__ is not a map from strings to strings")
     tensors = {}
@@ -104,19 +110,16 @@ def parse_header(document: Mapping[str, Any], file: str, data_begin: int, file_s
 def _tensor(name: str, entry: Any, file: str, data_begin: int) -> TensorInfo:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        for n in (*shape, begin, end):
-            if type(n) is not int or n > _MAX_DIMENSION:
-                raise ValueError
-        if type(shape) is not list or type(dtype) is not str:
+        if type(dtype) is not str or type(begin) is not int or type(end) is not int:
             raise ValueError
     except (TypeError, KeyError, ValueError):
         raise UnreadableInput(f"{file}: the header's entry for {name!r} is malformed") from None
+    if not dtypes.is_shape(shape):
+        raise UnreadableInput(f"{file}: {name!r} has the shape {reprlib.repr(shape)}, which no tensor can have")
     if dtype not in dtypes.BITS:
         raise UnreadableInput(f"{file}: {name!r} has the unknown element type {dtype!r}")
     if begin > end or begin < 0:
         raise UnreadableInput(f"{file}: {name!r} has the negative range {begin}..{end}")
-    if min(shape, default=0) < 0:
-        raise UnreadableInput(f"{file}: {name!r} has the negative shape {shape}")
     if dtypes.nbytes(dtype, tuple(shape)) != end - begin:
         raise UnreadableInput(f"{file}: {name!r} is {dtype} {shape} but its range holds {end - begin:,} bytes")
     return TensorInfo(name, tuple(shape), dtype, file, data_begin + begin, data_begin + end)

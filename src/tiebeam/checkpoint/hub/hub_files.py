@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from tiebeam.checkpoint.files import contained
 from tiebeam.checkpoint.hub.http_ranges import RangeReader, Refused, Reply, is_web_address
-from tiebeam.checkpoint.json_files import LIMIT, parse_json
+from tiebeam.checkpoint.json_files import parse_json
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_JSON
 
 _FIRST = 1 << 16  # if the header length cannot be estimated
 _FIRST_READ_JSON = 1 << 20
@@ -49,7 +50,7 @@ class HubFiles:
         """The commit of the revision, and its files. All later reads use that commit."""
         url = f"{self.endpoint}/api/models/{quote(self.repository)}/revision/{quote(self.revision, safe='')}"
         try:
-            reply = self._reader.get(url, None, LIMIT, self.repository)
+            reply = self._reader.get(url, None, MAX_JSON, self.repository)
         except Refused as refused:
             raise UnreadableInput(self._explain(refused, "")) from None
         document = parse_json(reply.data, f"the answer of {self.endpoint} for {self.repository}")
@@ -110,7 +111,7 @@ class HubFiles:
         if path not in self.paths:
             raise UnreadableInput(f"{self.repository} has no file {path}")
         resolve = f"{self.endpoint}/{quote(self.repository)}/resolve/{quote(self.commit, safe='')}/{quote(path)}"
-        limit = LIMIT if name.endswith(".json") else _WHOLE
+        limit = MAX_JSON if name.endswith(".json") else _WHOLE
         try:
             try:
                 location = self._locations.pop(name, resolve)

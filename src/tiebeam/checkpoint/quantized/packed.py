@@ -20,6 +20,7 @@ from typing import Any
 
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
 from tiebeam.errors import TiebeamError
+from tiebeam.limits import MAX_QUANT_STATE
 
 _MLX = ("scales", "biases")
 _GPTQ = ("scales", "qzeros", "g_idx")
@@ -35,7 +36,6 @@ HELPERS = (
     *(f"weight.{part}" for part in (*_BNB4, *_BNB4_STATE)),
 )
 """The names of the parts beside the codes, relative to the layer."""
-_QUANT_STATE_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _stored_shape(checkpoint: Checkpoint, name: str) -> tuple[int, int] | None:
 
 def _quant_state_shape(checkpoint: Checkpoint, name: str) -> tuple[int, int] | None:
     """The shape in the JSON that bitsandbytes stores as a tensor of bytes."""
-    if checkpoint.tensors[name].nbytes > _QUANT_STATE_LIMIT:
+    if checkpoint.tensors[name].nbytes > MAX_QUANT_STATE:
         return None
     try:
         rows, dim = json.loads(checkpoint.read_bytes(name)).get("shape")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import dtypes
-from tiebeam.checkpoint.formats.safetensors import MAX_HEADER
 from tiebeam.checkpoint.write.copy_bytes import Content, Made, Span
 from tiebeam.errors import BadRequest
+from tiebeam.limits import MAX_SAFETENSORS_HEADER
 
 INDEX = "model.safetensors.index.json"
 
@@ -85,8 +85,8 @@ def _header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
         at += entry.nbytes
     raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)
-    if len(raw) > MAX_HEADER:
-        raise BadRequest(f"a header of {len(raw):,} bytes exceeds the limit of the format, {MAX_HEADER:,}")
+    if len(raw) > MAX_SAFETENSORS_HEADER:
+        raise BadRequest(f"a header of {len(raw):,} bytes exceeds the limit of the format, {MAX_SAFETENSORS_HEADER:,}")
     return struct.pack("<Q", len(raw)) + raw
 
 
