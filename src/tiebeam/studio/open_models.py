@@ -118,7 +118,9 @@ class OpenModel:
             )
         from tiebeam.lens.direct_path import Lens
 
-        lens = Lens(self.lens.tables, norm=False)  # its own, so that its Gram matrices are freed with it
+        lens = Lens(
+            self.lens.tables, norm=False, source=self.lens.source
+        )  # its own, so that its Gram matrices are freed with it
         values = [float(x) for x in lens.spectrum]
         return {"tied": self.single_matrix, "values": values, "energy": lens.energy.to_dict()}
 
