@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from pathlib import Path
 
 import gguf
@@ -16,35 +15,13 @@ import numpy as np
 import pytest
 
 from helpers.building import write_model
-from helpers.studio_files import DIM, WORDS, tiny_llama
-
-NAME = "\x1b[2J\x9b1m\n ::error::forged\r##[error]forged##vso[task.x]forged[red]x\u202e\u2066\u2028\x7f"
-"""Everything that a file name may hold too; no slash and no NUL."""
-TEXT = NAME + "\x00</b><script>alert(1)</script>[red]x[/red]](http://forged)"
-
-
-def harmless(text: str) -> None:
-    for character in text:
-        assert character == "\n" or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Cs"), repr(text)
-    assert not re.search(r"^\s*::(?!(error|warning|notice) file=)", text, re.MULTILINE), text
-    assert not re.search(r"##(vso)?\[", text), text
+from helpers.hostile_models import NAME, TEXT, harmless, hostile_llama
+from helpers.studio_files import DIM, WORDS
 
 
 @pytest.fixture
 def runnable(tmp_path) -> Path:
-    """A Llama that generates hostile tokens, with hostile tensors, config values and directory."""
-    from safetensors.numpy import load_file
-
-    made = tiny_llama(tmp_path / "made", tied=False)
-    tensors = {**load_file(made / "model.safetensors"), TEXT: np.ones((2, 2), np.float32)}
-    config = json.loads((made / "config.json").read_text())
-    config |= {"_name_or_path": TEXT, "torch_dtype": TEXT, TEXT: TEXT, "tie_word_embeddings": True}
-    where = write_model(tmp_path / NAME, tensors, config, {"format": "pt", TEXT: TEXT})
-    tokenizer = json.loads((made / "tokenizer.json").read_text())
-    hostile = {f"{TEXT}{i}" if i > 2 else word: i for i, word in enumerate(WORDS)}
-    tokenizer["model"]["vocab"] = hostile
-    (where / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return where
+    return hostile_llama(tmp_path / NAME)
 
 
 @pytest.fixture

@@ -249,3 +249,17 @@ def test_a_slow_answer_is_not_a_slow_request(hasty, tmp_path):
         with open(tmp_path / "root" / "run" / "metrics.jsonl", "a") as file:
             file.write('{"step": 999}\n')
         assert "999" in next(line for line in lines if line.startswith("data: "))
+
+
+def test_the_head_of_an_event_stream_has_an_end(hasty, tmp_path):
+    write_run(tmp_path / "root" / "run", tied=True)
+    (run,) = httpx.get(hasty + "api/runs").json()["runs"]
+    host = hasty.removeprefix("http://").rstrip("/")
+    name, port = host.split(":")
+    request = f"HEAD /api/events?runs={run['id']} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((name, int(port)), timeout=20) as connection:
+        connection.sendall(request.encode())
+        received = b""
+        while part := connection.recv(1 << 16):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 OK")

@@ -194,6 +194,8 @@ class _Studio:
         for id in ids:
             if id not in known:
                 raise NotFound(f"no run has the id {id[:40]!r}; /api/runs lists them")
+        if request.method == "HEAD":  # it has no body, and would never end
+            return Response(media_type=EventStream.media_type)
         release = self.streams.reserve()
 
         async def stream() -> AsyncIterator[bytes]:
