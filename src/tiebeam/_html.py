@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape as _escape
 
-from tiebeam._text import visible
+from tiebeam._visible import visible
 
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[object] = (), title: str = "") -> str:

@@ -13,7 +13,7 @@ import tiebeam
 from helpers.lively_models import lively, save
 from helpers.tiny_models import build
 from helpers.tiny_tokenizers import write_tokenizer
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.decode import Decoder, open_engine
 
 pytest.importorskip("transformers")

@@ -11,8 +11,8 @@ from importlib import import_module
 
 import click
 
-from tiebeam._text import visible
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.cli.option_names import to_options
 from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 

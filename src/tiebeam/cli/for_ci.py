@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tiebeam._text import visible
+from tiebeam._visible import visible
 
 if TYPE_CHECKING:
     from tiebeam.doctor import Finding

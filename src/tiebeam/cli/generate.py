@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tiebeam._fs import atomic_path
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, UnreadableInput
 
 if TYPE_CHECKING:

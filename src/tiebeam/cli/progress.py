@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.budget import human, human_bytes
 
 if TYPE_CHECKING:

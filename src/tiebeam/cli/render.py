@@ -31,9 +31,9 @@ from tiebeam._text import (
     bar,
     columns,
     styled,
-    visible,
     wrapped,
 )
+from tiebeam._visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,6 @@ __all__ = [
     "echo",
     "emit_json",
     "styled",
-    "visible",
     "wrapped",
 ]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiebeam._html import escape
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files

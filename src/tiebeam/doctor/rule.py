@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._text import visible
+from tiebeam._visible import visible
 
 if TYPE_CHECKING:
     from tiebeam.doctor.fix import Repair

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam._html import escape
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.lens.direct_path import Lens
 
 Array = NDArray[np.floating[Any]]

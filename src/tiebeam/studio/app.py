@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tiebeam._text import visible
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.studio import pages
 from tiebeam.studio.answers import EventStream, JsonAnswer, StreamLimit, error_answer, event

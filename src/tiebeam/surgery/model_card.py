@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tiebeam._text import visible
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, TensorInfo
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.write.copy_bytes import Span

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._text import visible
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.inspection import Report
 from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe

@@ -1,4 +1,4 @@
-// Text from a model or a run, safe to show: the same characters are escaped as by `visible` in _text.py.
+// Text from a model or a run, safe to show: the same characters are escaped as by `visible` in _visible.py.
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/gu;
 
 export function visible(text) {
