@@ -1,9 +1,14 @@
-"""HTML tables for notebooks (`_repr_html_`). Everything is escaped: names come from untrusted files."""
+"""HTML tables for notebooks (`_repr_html_`), and the escaping of every page that Python writes.
+
+Names and texts come from untrusted files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as _escape
+
+from tiebeam._visible import visible
 
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[object] = (), title: str = "") -> str:
@@ -16,6 +21,11 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[object] = (), ti
     head = f"<thead>{_row(header, 'th')}</thead>" if header else ""
     body = "".join(_row(row, "td") for row in rows)
     return f"<table>{caption}{head}<tbody>{body}</tbody></table>"
+
+
+def escape(text: str) -> str:
+    """Text for a page, of one line or several: no markup, no control characters, no change of writing direction."""
+    return _escape(visible(text, keep="\n\t"))
 
 
 def _row(cells: Sequence[object], kind: str) -> str:

@@ -117,10 +117,11 @@ def test_page_ids_are_unique(comparison):
 
 
 def test_sample_text_is_escaped(comparison):
-    samples = [{"variant": "tied", "prompt": "<script>alert(1)</script>", "text": "</pre><b>"}]
+    samples = [{"variant": "tied", "prompt": "<script>alert(1)</script>", "text": "</pre><b>\x1b[2J\x9b\u202e\n\tnext"}]
     made = page({**comparison.document, "samples": samples}, {})
     assert "<script" not in made
     assert "&lt;script&gt;" in made
+    assert "\\x1b[2J\\x9b\\u202e\n\tnext" in made
 
 
 def test_second_call_keeps_finished_runs(comparison, corpus, tiny):

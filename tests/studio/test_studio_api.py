@@ -171,7 +171,7 @@ def test_runs_have_their_tie_and_latest_metrics(http):
 
 def test_following_metrics_handles_incomplete_lines_and_rewrites(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    tail = follow_metrics(path)
+    tail = follow_metrics(tmp_path)
     assert next(tail) is None
     path.write_text('{"step": 1}\n{"step": 2')
     assert next(tail) == [{"step": 1}]
@@ -260,7 +260,7 @@ def test_an_aborted_generation_releases_the_decoder(studio):
     for _ in range(3):
         with httpx.stream("POST", studio + "api/generate", json=body, timeout=20) as stream:
             next(stream.iter_lines())
-    assert '"done": true' in httpx.post(studio + "api/generate", json=body, timeout=20).text
+    assert '"done":true' in httpx.post(studio + "api/generate", json=body, timeout=20).text
 
 
 def test_streams_above_the_limit_are_an_error(studio):

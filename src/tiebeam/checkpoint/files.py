@@ -116,9 +116,12 @@ class LocalFiles:
             raise UnreadableInput(_explain(real, error)) from None
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
+    def opened(self, name: str) -> Iterator[int]:
+        """A descriptor of a regular file of this directory. Anything else, and a link that leaves it, is an error."""
         handle = self._open(name)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UnreadableInput(f"{self.root / name} is not a regular file")
             yield handle
         except OSError as error:
             raise UnreadableInput(_explain(self.root / name, error)) from None
@@ -131,19 +134,16 @@ class LocalFiles:
         return self._sizes[name]
 
     def head(self, name: str, count: int) -> tuple[int, bytes]:
-        with self._opened(name) as handle:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise UnreadableInput(f"{self.root / name} is not a regular file")
-            self._sizes[name] = status.st_size
-            return status.st_size, os.read(handle, count) if count else b""
+        with self.opened(name) as handle:
+            size = self._sizes[name] = os.fstat(handle).st_size
+            return size, os.read(handle, count) if count else b""
 
     def read(self, name: str, begin: int, end: int) -> bytes:
-        size = self.size(name)  # also checks that it is a regular file
+        size = self.size(name)
         if end > size:
             raise UnreadableInput(f"{self.root / name} ends at byte {size:,}; {end:,} were expected")
         blocks: list[bytes] = []
-        with self._opened(name) as handle:
+        with self.opened(name) as handle:
             os.lseek(handle, begin, os.SEEK_SET)
             while begin < end:
                 blocks.append(os.read(handle, min(end - begin, _MAX_READ)))

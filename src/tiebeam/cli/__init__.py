@@ -12,6 +12,7 @@ from importlib import import_module
 import click
 
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.cli.option_names import to_options
 from tiebeam.errors import BadRequest, ProofFailed, TiebeamError
 
@@ -119,6 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(code, int) and code:  # click returns a verb's exit code
             sys.exit(code)
     except click.ClickException as error:
+        error.message = visible(error.message)  # type: ignore[misc]
         error.show()
         sys.exit(2)
     except click.Abort:
@@ -130,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
         close_all()
         verb = next((argument for argument in arguments if argument in VERBS), "")
         command = tiebeam.get_command(click.Context(tiebeam), verb)
-        click.echo(f"tiebeam: {to_options(str(error), command)}", err=True)
+        click.echo(visible(f"tiebeam: {to_options(str(error), command)}"), err=True)  # it may quote the model's text
         sys.exit(1 if isinstance(error, ProofFailed) else 2 if isinstance(error, BadRequest) else 3)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; exit quietly, as other tools do

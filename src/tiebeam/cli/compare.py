@@ -92,7 +92,7 @@ def command(
         )  # fmt: skip
     except Interrupted as stop:
         progress.close()
-        click.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
+        render.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
         raise click.exceptions.Exit(130) from None
     progress.close()
     if as_json:

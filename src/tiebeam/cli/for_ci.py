@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tiebeam._visible import visible
 
 if TYPE_CHECKING:
     from tiebeam.doctor import Finding
@@ -38,8 +42,17 @@ def github(located: Located) -> Iterator[str]:
 
 
 def _escape(text: str, in_property: bool = False) -> str:
-    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    text = visible(text, keep="\r\n").replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
+
+
+def _plain(text: str) -> str:
+    """Text of a SARIF message, which services show on a page and search for [links](address)."""
+    return visible(text).replace("](", r"]\x28")
+
+
+def _uri(path: str) -> str:
+    return quote(os.fsencode(path))
 
 
 def sarif(models: list[Located]) -> dict[str, Any]:
@@ -64,13 +77,15 @@ def sarif(models: list[Located]) -> dict[str, Any]:
             "ruleId": f.code,
             "ruleIndex": used.index(f.code),
             "level": str(f.severity),
-            "message": {"text": f"{f.title}: {f.evidence}"},
-            "locations": [{"physicalLocation": {"artifactLocation": {"uri": located.file}}}],
+            "message": {"text": _plain(f"{f.title}: {f.evidence}")},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(located.file)}}}],
         }
         for located in models
         for f in located.findings
     ]
-    failures = [{"level": "error", "message": {"text": located.unreadable}} for located in models if located.unreadable]
+    failures = [
+        {"level": "error", "message": {"text": _plain(located.unreadable)}} for located in models if located.unreadable
+    ]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

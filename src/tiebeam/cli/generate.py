@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tiebeam._fs import atomic_path
+from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, UnreadableInput
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def command(
     """Continue PROMPT with MODEL: greedy, or sampled with --temperature.
 
     The model's own tie decides which matrix is the LM head. A PROMPT of - is read from standard input. With --top or
-    --logits, text is generated only if -n asks for it.
+    --logits, text is generated only if -n asks for it. Control characters in the text are printed as escapes such as
+    \\x1b; --json has the text itself.
 
     \b
     tiebeam generate model.gguf "The capital of France is" -n 24
@@ -110,7 +112,7 @@ def command(
     console = None if as_json else render.console()
     if console:
         for note in notes:
-            click.echo(f"note: {note}", err=True)
+            render.echo(f"note: {note}", err=True)
     if logits is not None:
         document["logits"] = _save_logits(opened, ids, Path(logits))
         if console:
@@ -151,25 +153,39 @@ def _run(stream: Iterator[Token], prompt: str | None, has_text: bool) -> dict[st
     made: list[Token] = []
     began = first = time.perf_counter()
     if prompt is not None:
-        sys.stdout.write(prompt)
-        sys.stdout.flush()
+        show = _printer()
+        show(prompt)
     for token in stream:
         if not made:
             first = time.perf_counter()
         made.append(token)
         if prompt is not None:
-            sys.stdout.write(token.text if has_text else f",{token.id}")
-            sys.stdout.flush()
+            show(token.text if has_text else f",{token.id}")
     end = time.perf_counter()
     if prompt is not None:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        show("\n")
     return {
         "tokens": [token.id for token in made],
         "text": "".join(token.text for token in made) if has_text else None,
         "seconds": {"prompt": first - began, "new": end - first},
         "tokens_per_second": (len(made) - 1) / (end - first) if len(made) > 1 else None,
     }
+
+
+def _printer() -> Callable[[str], None]:
+    """A function that prints a text in pieces. Control characters and commands to a CI runner are escaped, also those
+    that are complete only with a later piece."""
+    line = ""  # what the current line holds so far
+
+    def show(piece: str) -> None:
+        nonlocal line
+        text = line + piece
+        sys.stdout.write(visible(text, keep="\n\t")[len(visible(line, keep="\n\t")) :])
+        sys.stdout.flush()
+        line = text.rpartition("\n")[2]
+        line = line if len(line) < 200 else "." + line[-20:]  # a command is at the start of a line, or short
+
+    return show
 
 
 def _summary(document: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
     for finding in diagnosis.findings:
         console.print(render.wrapped(f"{finding.code} {finding.severity}: {finding.title}", console.width))
     if diagnosis.findings:
-        console.print(f"  next: tiebeam doctor {report.model}")
+        console.print(f"  next: tiebeam doctor {shlex.quote(report.model)}")
 
 
 def title(report: Report) -> str:

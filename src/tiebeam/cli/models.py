@@ -78,7 +78,7 @@ def command(
         all_models = len(models) == len(known_models())
         _show(models, render.console(), details=sources or len(models) <= FEW, summary=all_models)
     else:
-        click.echo(_nothing(" ".join(query)))
+        render.echo(_nothing(" ".join(query)))
 
 
 def _of_family(models: list[KnownModel], family: str) -> list[KnownModel]:
@@ -136,7 +136,8 @@ def _show(models: list[KnownModel], console: Console, details: bool, summary: bo
     if doubts and not details:
         known = "1 is known" if doubts == 1 else f"{doubts} are known"
         remark = f"? {known} from indirect or doubtful evidence; --sources shows every source and doubt."
-        console.print("\n" + render.wrapped(remark, console.width), style=render.FAINT)
+        console.print()
+        console.print(render.wrapped(remark, console.width), style=render.FAINT)
 
 
 def _rows(models: Iterable[KnownModel], width: int, with_sources: bool) -> Iterator[Text]:
@@ -173,7 +174,7 @@ def _details(model: KnownModel) -> Iterator[tuple[str, str]]:
 
 def _detail(label: str, text: str, width: int) -> str:
     folded = render.wrapped(text, width, indent=16)
-    return f"{label:>14}  {folded.lstrip()}"
+    return render.Paragraph(f"{label:>14}  {folded.lstrip()}")
 
 
 def _summary(console: Console) -> None:

@@ -63,7 +63,7 @@ def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str,
         for line in render.columns(rows, "<<<"):
             console.print(line)
     if not packed.fits:
-        click.echo(
+        render.echo(
             f"tiebeam: {target} has {packed.bytes:,} bytes, above the limit of {limit:,}; try --dtype int6 or "
             "--embed-dtype int8",
             err=True,

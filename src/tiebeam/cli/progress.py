@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._visible import visible
 from tiebeam.budget import human, human_bytes
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Progress:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
+            self._live.console.print(visible(text), markup=False, highlight=False)
         else:
             self._write(text)
 
@@ -112,10 +113,10 @@ class Progress:
             "completed": done,
             "total": total or None,
             "counts": _counts(done, total, unit),
-            "detail": detail,
+            "detail": visible(detail),
         }
         if stage not in self._tasks:
-            self._tasks[stage] = self._live.add_task(stage if label is None else label, **fields)
+            self._tasks[stage] = self._live.add_task(visible(stage if label is None else label), **fields)
         else:
             self._live.update(self._tasks[stage], **fields)
         self._stage = stage
@@ -147,7 +148,7 @@ class Progress:
 
     @staticmethod
     def _write(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{visible(text)}\n")
         sys.stderr.flush()
 
 

@@ -1,15 +1,20 @@
 """Output of the verbs: the console, the JSON document, and an ASCII fallback for the bars' characters.
 
 Layout (columns, bars, colours) is in tiebeam._text, which `str(report)` uses too; its names are available here.
+Everything that is printed for people goes through `visible`, because names and texts come from untrusted files:
+`console().print`, `echo` and `Progress` apply it. JSON keeps the true text and escapes it as JSON does.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from tiebeam._text import (
     BAR_WIDTH,
@@ -21,12 +26,14 @@ from tiebeam._text import (
     TRUNK,
     UNTIED,
     WARNING,
+    Paragraph,
     accent,
     bar,
     columns,
     styled,
     wrapped,
 )
+from tiebeam._visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,32 +48,56 @@ __all__ = [
     "TRUNK",
     "UNTIED",
     "WARNING",
+    "Paragraph",
     "accent",
     "bar",
     "columns",
     "console",
+    "echo",
     "emit_json",
     "styled",
     "wrapped",
 ]
 
+_NOT_IN_A_LOG = re.compile(r"\x7f|#(?=#(?:vso)?\[)")  # JSON leaves them, a terminal or a CI runner acts on them
 _ASCII = {TRUNK: "#", TABLE: ".", SECOND_TABLE: ":", "●": "*", "○": "o", "·": "-", "×": "x", "…": "..."}
 
 
 def console() -> Console:
-    """Standard output. Honours NO_COLOR, FORCE_COLOR and COLUMNS; a pipe without COLUMNS is 100 wide."""
+    """Standard output. Honours NO_COLOR, FORCE_COLOR and COLUMNS; a pipe without COLUMNS is 100 wide.
+
+    A string that is printed is one line, unless `wrapped` made it.
+    """
     from rich.console import Console
+    from rich.text import Text
+
+    class VisibleConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*map(safe, objects), **options)
+
+    def safe(printed: Any) -> Any:
+        if isinstance(printed, Text):  # made by `styled`; any other loses its colours if it has to be escaped
+            shown = visible(printed.plain, keep="\n")
+            return printed if shown == printed.plain else Text(shown)
+        return visible(printed) if isinstance(printed, str) and not isinstance(printed, Paragraph) else printed
 
     codecs.register_error("tiebeam.ascii", _to_ascii)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="tiebeam.ascii")
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    return VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def emit_json(document: Any) -> None:
     """One JSON document on standard output, in ASCII: any file name and any terminal encoding works."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(document, indent=2, allow_nan=False)
+    text = _NOT_IN_A_LOG.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # can only be inside a string
+    sys.stdout.write(text + "\n")
+
+
+def echo(text: str, err: bool = False) -> None:
+    """One line of plain text."""
+    click.echo(visible(text), err=err)
 
 
 def _to_ascii(error: UnicodeError) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,7 +108,7 @@ def print_outcome(outcome: Outcome, as_json: bool, measured: str = "") -> None:
         facts.append(
             ["not copied", f"{', '.join(outcome.left[:3])}{rest}: other copies of the weights, or training state"]
         )
-    facts.append(["next", f"tiebeam inspect {outcome.target}"])
+    facts.append(["next", f"tiebeam inspect {shlex.quote(str(outcome.target))}"])
     for note in outcome.notes:
         console.print(render.wrapped(f"note: {note}", console.width))
     for line in render.columns(facts, "<<"):

@@ -168,7 +168,7 @@ def _train(
         _print_result(result, corpus)
     if not result.finished:
         resume_with = f"{distribution.command} --resume --out {shlex.quote(str(out))}"
-        click.echo(f"interrupted after {result.steps:,} steps; resume with: {resume_with}", err=True)
+        render.echo(f"interrupted after {result.steps:,} steps; resume with: {resume_with}", err=True)
         raise click.exceptions.Exit(130)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from tiebeam.cli import render
@@ -24,4 +26,6 @@ def command(artifact: str, target: str, force: bool, as_json: bool) -> None:
     if as_json:
         render.emit_json({"target": target, "tensors": tensors})
     else:
-        render.console().print(f"{target}: {tensors} tensors\n  next: tiebeam inspect {target}")
+        console = render.console()
+        console.print(f"{target}: {tensors} tensors")
+        console.print(f"  next: tiebeam inspect {shlex.quote(str(target))}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
+from tiebeam._html import escape
 from tiebeam.budget import human, human_bytes
 from tiebeam.compare.figures import MATRIX_NAMES
 

@@ -5,11 +5,12 @@ A healthy model has no finding above a note.
 
 from __future__ import annotations
 
-import html
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._html import escape
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
@@ -46,10 +47,10 @@ class Diagnosis:
         lines = [f"{verdict(self.findings)} · {self.report.model}", f"  {self.report.tie}: {self.report.tie.meaning}"]
         lines += [f"  {line}" for finding in self.findings for line in str(finding).splitlines()]
         lines += [f"  {p.loader}: {p.outcome} ({p.reason})" for p in self.loaders]
-        return "\n".join(lines)
+        return "\n".join(map(visible, lines))
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
         return {

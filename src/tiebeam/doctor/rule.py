@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._visible import visible
+
 if TYPE_CHECKING:
     from tiebeam.doctor.fix import Repair
 
@@ -128,7 +130,8 @@ class Finding:
         return " ".join(map(str, self.steps))
 
     def __str__(self) -> str:
-        return f"{self.code} {self.severity}: {self.title}\n  {self.evidence}\n  fix: {self.fix}"
+        lines = (f"{self.code} {self.severity}: {self.title}", f"  {self.evidence}", f"  fix: {self.fix}")
+        return "\n".join(map(visible, lines))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.lens.embed_and_head import VocabTables, no_norm, open_tables
 from tiebeam.lens.matrix_energy import Energy, energy_of, from_spectra
 
@@ -181,15 +181,21 @@ class Lens:
         path, tables = np.zeros((2 * D, 2 * D)), np.zeros((2 * D, 2 * D))
         norms: tuple[list[Array], list[Array]] = ([], [])
         diagonal = []
-        for ids in self._blocks("reading both tables"):
-            E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
-            for total, left in ((path, F), (tables, E)):
-                total[:D, :D] += left.T @ left
-                total[:D, D:] += left.T @ W
-            tables[D:, D:] += W.T @ W
-            norms[0].append(np.linalg.norm(E, axis=1))
-            norms[1].append(np.linalg.norm(W, axis=1))
-            diagonal.append((F * W).sum(axis=1))
+        with np.errstate(all="ignore"):  # numbers that are not finite are reported below
+            for ids in self._blocks("reading both tables"):
+                E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
+                for total, left in ((path, F), (tables, E)):
+                    total[:D, :D] += left.T @ left
+                    total[:D, D:] += left.T @ W
+                tables[D:, D:] += W.T @ W
+                norms[0].append(np.linalg.norm(E, axis=1))
+                norms[1].append(np.linalg.norm(W, axis=1))
+                diagonal.append((F * W).sum(axis=1))
+        if not (np.isfinite(path).all() and np.isfinite(tables).all()):
+            raise UnreadableInput(
+                f"a table of {self.source or 'the model'} holds NaN or infinite values, so its direct path has no "
+                "spectrum; `tiebeam doctor --rows` lists such rows"
+            )
         path[D:, D:] = tables[D:, D:]
         for total in (path, tables):
             total[D:, :D] = total[:D, D:].T

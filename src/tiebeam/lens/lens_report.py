@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam._html import escape
+from tiebeam._visible import visible
 from tiebeam.lens.direct_path import Lens
 
 Array = NDArray[np.floating[Any]]
@@ -94,7 +95,8 @@ def figures(found: dict[str, Any]) -> list[tuple[str, str, str]]:
 def as_text(lens: Lens) -> str:
     found = report_of(lens)
     lines = [f"{lens.source or 'lens'} · {headline(found)}", *(f"  note: {note}" for note in found["notes"])]
-    return "\n".join([*lines, *(f"  {name:<11}  {value:>7}  {words}" for name, value, words in figures(found))])
+    lines += [f"  {name:<11}  {value:>7}  {words}" for name, value, words in figures(found)]
+    return "\n".join(map(visible, lines))
 
 
 def as_html(lens: Lens) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,28 +13,33 @@ import anyio
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tiebeam._version import __version__
-from tiebeam.errors import BadRequest, MissingExtra, TiebeamError
+from tiebeam._visible import visible
+from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.studio import pages
-from tiebeam.studio.model_list import METRICS, Forbidden, ModelList, NotFound
+from tiebeam.studio.answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
+from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
-from tiebeam.studio.request_guard import BodyTooLarge, RequestGuard
+from tiebeam.studio.request_guard import RequestGuard
 from tiebeam.studio.request_parsing import generation_request, json_body, token_query
 
-_MAX_STREAMS, _MAX_FOLLOWED = 16, 200
+_MAX_FOLLOWED = 200
 _POLL_SECONDS = 0.5
 _KEEPALIVE_SECONDS = 15.0
 
 
-def build(models: ModelList, port: int) -> ASGIApp:
-    """Build the app for the models and runs in `models`; it answers only to 127.0.0.1, localhost or [::1] at `port`."""
-    studio = _Studio(models)
+def build(models: ModelList, port: int, memory: int | None = None) -> ASGIApp:
+    """Build the app for the models and runs in `models`; it answers only to 127.0.0.1, localhost or [::1] at `port`.
+
+    `memory` limits the bytes of weights that are held; without it, those of one model are.
+    """
+    studio = _Studio(models, memory)
     api = {
         "/api/openapi.json": ("GET", studio.description),
         "/api/status": ("GET", studio.status),
@@ -67,25 +71,20 @@ def _with_json_errors(handler: Callable[[Request], Awaitable[Response]]) -> Call
         try:
             return await handler(request)
         except TiebeamError as error:
-            return JSONResponse({"error": str(error)}, status_of(error))
+            return error_answer(error)
+        except ClientDisconnect:
+            return Response(status_code=408)  # nobody reads it
         except Exception:
-            traceback.print_exc(file=sys.stderr)
-            return JSONResponse({"error": "internal error; the traceback is in the studio's terminal"}, 500)
+            sys.stderr.write(visible(traceback.format_exc(), keep="\n"))
+            return JsonAnswer({"error": "internal error; the traceback is in the studio's terminal"}, 500)
 
     return answer
-
-
-def status_of(error: TiebeamError) -> int:
-    kinds = {NotFound: 404, Forbidden: 403, BadRequest: 400, MissingExtra: 501, BodyTooLarge: 413}
-    return next((status for kind, status in kinds.items() if isinstance(error, kind)), 422)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = {404: f"no page or endpoint at {request.url.path[:200]}", 405: f"{request.method} is not supported here"}
-    return JSONResponse(
-        {"error": message.get(error.status_code, error.detail)}, error.status_code, headers=error.headers
-    )
+    return JsonAnswer({"error": message.get(error.status_code, error.detail)}, error.status_code, headers=error.headers)
 
 
 async def _page(request: Request) -> Response:
@@ -94,19 +93,20 @@ async def _page(request: Request) -> Response:
 
 
 class _Studio:
-    def __init__(self, listed: ModelList) -> None:
-        self.listed, self.opened = listed, OpenModels()
-        self.streams = 0
+    def __init__(self, listed: ModelList, memory: int | None) -> None:
+        self.listed, self.opened = listed, OpenModels(memory)
+        self.streams = StreamLimit()
 
     async def description(self, request: Request) -> Response:
-        return JSONResponse(DESCRIPTION)
+        return JsonAnswer(DESCRIPTION)
 
     async def status(self, request: Request) -> Response:
         root = self.listed.root
-        return JSONResponse({"version": __version__, "root": str(root) if root else None})
+        memory = self.opened.weights.to_dict()
+        return JsonAnswer({"version": __version__, "root": str(root) if root else None, "memory": memory})
 
     async def catalog(self, request: Request) -> Response:
-        return JSONResponse(pages.catalog())
+        return JsonAnswer(pages.catalog())
 
     async def plan(self, request: Request) -> Response:
         from tiebeam.budget import parse_count, price
@@ -122,17 +122,17 @@ class _Studio:
         sentence = verdict(share).sentence if share is not None else verdict_by_size(budget)
         near = [] if share is None else [model.slug for model in neighbours(share)]
         within = {name: inside and inside.head_share for name, inside in within_sizes(budget)}
-        return JSONResponse({**budget.to_dict(), "verdict": sentence, "within": within, "nearest": near})
+        return JsonAnswer({**budget.to_dict(), "verdict": sentence, "within": within, "nearest": near})
 
     async def models(self, request: Request) -> Response:
         found = await run_in_threadpool(self.listed.models)
-        return JSONResponse({"models": [source.to_dict() for source in found]})
+        return JsonAnswer({"models": [source.to_dict() for source in found]})
 
     async def find(self, request: Request) -> Response:
         path = (await json_body(request)).get("path")
         if not isinstance(path, str):
             raise BadRequest('the body must be {"path": "..."}')
-        return JSONResponse((await run_in_threadpool(self.listed.find, path)).to_dict())
+        return JsonAnswer((await run_in_threadpool(self.listed.find, path)).to_dict())
 
     def _open(self, id: str) -> OpenModel:
         return self.opened.open(self.listed.model(id))
@@ -140,7 +140,12 @@ class _Studio:
     async def _from_model(self, request: Request, answer: Callable[[OpenModel], Any]) -> Response:
         """Open the model and compute the answer in a worker thread."""
         id = request.path_params["id"]
-        return JSONResponse(await run_in_threadpool(lambda: answer(self._open(id))))
+
+        def compute() -> Any:
+            with self.opened.computing:
+                return answer(self._open(id))
+
+        return JsonAnswer(await run_in_threadpool(compute))
 
     async def model(self, request: Request) -> Response:
         return await self._from_model(request, OpenModel.report)
@@ -166,14 +171,14 @@ class _Studio:
             runs = [summary(run) for run in self.listed.runs()]
             return {"runs": runs, "comparisons": [comparison_verdict(path) for path in self.listed.comparisons()]}
 
-        return JSONResponse(await run_in_threadpool(found))
+        return JsonAnswer(await run_in_threadpool(found))
 
     async def run(self, request: Request) -> Response:
         from tiebeam.studio.run_stream import records, summary
 
         run = await run_in_threadpool(self.listed.run, request.path_params["id"])
         document = await run_in_threadpool(lambda: {**summary(run), "records": records(run)})
-        return JSONResponse(document)
+        return JsonAnswer(document)
 
     async def events(self, request: Request) -> Response:
         """Server-sent events of several runs on one connection, because a browser opens only six per host.
@@ -189,31 +194,30 @@ class _Studio:
         for id in ids:
             if id not in known:
                 raise NotFound(f"no run has the id {id[:40]!r}; /api/runs lists them")
-        self._check_stream_limit()
+        if request.method == "HEAD":  # it has no body, and would never end
+            return Response(media_type=EventStream.media_type)
+        release = self.streams.reserve()
 
         async def stream() -> AsyncIterator[bytes]:
-            tails = {id: follow_metrics(Path(known[id].where) / METRICS) for id in ids}
+            tails = {id: follow_metrics(Path(known[id].where)) for id in ids}
             quiet = 0.0
-            self.streams += 1  # counted when reading starts: a stream without a reader never ends
-            try:
-                yield b"retry: 2000\n\n"
-                while not await request.is_disconnected():
-                    updates = [(id, found) for id, tail in tails.items() if (found := next(tail)) is not None]
-                    for id, found in updates:
-                        if found == "reset":
-                            yield _event("reset", {"run": id})
-                        else:
-                            yield _event("records", {"run": id, "records": found})
-                    quiet = 0.0 if updates else quiet + _POLL_SECONDS
-                    if quiet >= _KEEPALIVE_SECONDS:
-                        quiet = 0.0
-                        yield b": keep-alive\n\n"
-                    if not updates:
-                        await anyio.sleep(_POLL_SECONDS)
-            finally:
-                self.streams -= 1
+            yield b"retry: 2000\n\n"
+            while not await request.is_disconnected():
+                found = await run_in_threadpool(lambda: [(id, next(tail)) for id, tail in tails.items()])
+                updates = [(id, new) for id, new in found if new is not None]
+                for id, new in updates:
+                    if new == "reset":
+                        yield event("reset", {"run": id})
+                    else:
+                        yield event("records", {"run": id, "records": new})
+                quiet = 0.0 if updates else quiet + _POLL_SECONDS
+                if quiet >= _KEEPALIVE_SECONDS:
+                    quiet = 0.0
+                    yield b": keep-alive\n\n"
+                if not updates:
+                    await anyio.sleep(_POLL_SECONDS)
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        return EventStream(stream(), release)
 
     async def generate(self, request: Request) -> Response:
         """Server-sent events, one per token; invalid settings are an error before the stream starts."""
@@ -224,24 +228,21 @@ class _Studio:
         if not isinstance(id, str):
             raise BadRequest("model is required: an id from /api/models")
         settings = generation_request(body)
-        tokens = await run_in_threadpool(lambda: generation.generate(self._open(id), settings))
-        self._check_stream_limit()
+        release = self.streams.reserve()
+        try:
+            tokens = await run_in_threadpool(lambda: generation.generate(self.opened.weights, self._open(id), settings))
+        except BaseException:
+            release()
+            raise
 
         async def stream() -> AsyncIterator[bytes]:
-            self.streams += 1
             try:
                 async for token in _on_threads(tokens):
-                    yield _event("token", token)
+                    yield event("token", token)
             except TiebeamError as error:
-                yield _event("error", {"error": str(error)})
-            finally:
-                self.streams -= 1
+                yield event("error", {"error": str(error)})
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
-
-    def _check_stream_limit(self) -> None:
-        if self.streams >= _MAX_STREAMS:
-            raise BadRequest(f"{_MAX_STREAMS} streams are open, which is the limit; close a page first")
+        return EventStream(stream(), release)
 
 
 async def _on_threads(tokens: Iterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
@@ -251,8 +252,4 @@ async def _on_threads(tokens: Iterator[dict[str, Any]]) -> AsyncIterator[dict[st
     finally:
         close = getattr(tokens, "close", None)
         if close is not None:
-            close()  # releases the decoder when the page was closed during generation
-
-
-def _event(name: str, data: Any) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
+            close()

@@ -6,16 +6,18 @@ norm of the row times the cosine between them. All three are sent, so that the p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiebeam.errors import BadRequest
+from tiebeam.studio.loaded_weights import LoadedWeights
 from tiebeam.studio.open_models import OpenModel
 
+if TYPE_CHECKING:
+    from tiebeam.decode import Decoder, Sampling
+
 MAX_NEW = 512
-_decoder_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,45 +31,51 @@ class GenerationRequest:
     top: int = 8
 
 
-def generate(model: OpenModel, request: GenerationRequest) -> Iterator[dict[str, Any]]:
+def generate(weights: LoadedWeights, model: OpenModel, request: GenerationRequest) -> Iterator[dict[str, Any]]:
     """Check the request, then yield one document per token and {"done": True} at the end."""
     from tiebeam.decode import Sampling
 
     if not 1 <= request.new <= MAX_NEW:
         raise BadRequest(f"new is {request.new}; the studio generates 1 to {MAX_NEW} new tokens")
     sampling = Sampling(request.temperature, request.top_k, request.top_p, request.seed)
-    decoder = model.decoder
-    prompt = decoder.encode(request.prompt)
-    decoder.generate(
-        prompt, request.new, sampling=sampling
-    )  # checks lengths and ids; generation starts only on iteration
-    return _stream(model, prompt, request, sampling)
+    weights.load(model)
+    with weights.running(model) as decoder:
+        prompt = decoder.encode(request.prompt)
+        decoder.generate(prompt, request.new, sampling=sampling)  # checks lengths and ids; nothing runs yet
+    return _stream(weights, model, prompt, request, sampling)
 
 
-def _stream(model: OpenModel, prompt: list[int], request: GenerationRequest, sampling: Any) -> Iterator[dict[str, Any]]:
-    decoder = model.decoder
-    tokenizer = decoder.tokenizer
-    assert tokenizer is not None  # it encoded the prompt
-    vocab = min(decoder.vocab, tokenizer.size)
+def _stream(
+    weights: LoadedWeights, model: OpenModel, prompt: list[int], request: GenerationRequest, sampling: Sampling
+) -> Iterator[dict[str, Any]]:
+    """The weights are taken for one token at a time: a page that stops reading blocks no other page."""
+    with weights.running(model) as decoder:
+        tokenizer = decoder.tokenizer
+        assert tokenizer is not None  # it encoded the prompt
+        vocab = min(decoder.vocab, tokenizer.size)
+        cache = decoder.cache(len(prompt) + request.new)
+    del decoder
     stream, random = tokenizer.stream(prompt), sampling.generator()
     new = prompt
-    with _decoder_lock:
-        cache = decoder.cache(len(prompt) + request.new)
-        yield {"prompt": [{"id": i, "text": model.token_text(i)} for i in prompt]}
-        for count in range(request.new):
+    yield {"prompt": [{"id": i, "text": model.token_text(i)} for i in prompt]}
+    for count in range(request.new):
+        with weights.running(model) as decoder:
             h = decoder.forward(new, cache)[-1:]  # [1, D]
             logits = decoder.unembed(h)[0, :vocab]  # [V]
             token = sampling.choose(logits, random)
-            top = _logit_factors(model, h[0], logits, request.top, token)
-            if token in tokenizer.stop_ids:
-                yield {"id": token, "text": "", "top": top, "end": True}
-                break
-            yield {"id": token, "text": stream(token, last=count == request.new - 1), "top": top, "end": False}
-            new = [token]
+            top = _logit_factors(model, decoder, h[0], logits, request.top, token)
+        del decoder
+        if token in tokenizer.stop_ids:
+            yield {"id": token, "text": "", "top": top, "end": True}
+            break
+        yield {"id": token, "text": stream(token, last=count == request.new - 1), "top": top, "end": False}
+        new = [token]
     yield {"done": True}
 
 
-def _logit_factors(model: OpenModel, h: Any, logits: Any, count: int, chosen: int) -> list[dict[str, Any]]:  # [D], [V]
+def _logit_factors(
+    model: OpenModel, decoder: Decoder, h: Any, logits: Any, count: int, chosen: int
+) -> list[dict[str, Any]]:  # [D], [V]
     """The most likely tokens and the chosen one: logit, probability, and the three factors of the dot product."""
     import numpy as np
 
@@ -77,7 +85,7 @@ def _logit_factors(model: OpenModel, h: Any, logits: Any, count: int, chosen: in
     if chosen not in best:
         best = np.append(best, chosen)
     shifted = np.exp(logits.astype(np.float64) - float(logits.max()))
-    rows = model.decoder.head.lookup(best.astype(np.int64)).astype(np.float64)  # [C, D]
+    rows = decoder.head.lookup(best.astype(np.int64)).astype(np.float64)  # [C, D]
     length, lengths = float(np.linalg.norm(h)), np.linalg.norm(rows, axis=1)
     cosines = rows @ h.astype(np.float64) / np.maximum(length * lengths, 1e-30)
     return [

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,9 +49,10 @@ class ModelList:
 
     def __init__(self, named: tuple[str, ...] = (), root: Path | None = None) -> None:
         self.root = None if root is None else _real(root)
-        if self.root is not None and not self.root.is_dir():
+        if self.root is not None and _kind(self.root) != "directory":
             raise UnreadableInput(f'root="{root}" is not a directory')
         self.named = tuple(_resolved(source) for source in named)
+        self._found: OrderedDict[str, Source] = OrderedDict()  # by /api/find; the walk below the root lists fewer
 
     def models(self) -> list[Source]:
         """Named models first, then those below the root by name."""
@@ -65,12 +68,14 @@ class ModelList:
     def comparisons(self) -> list[Path]:
         """Directories with a comparison report, above the runs."""
         above = dict.fromkeys(Path(run.where).parent for run in self.runs())
-        return [path for path in above if (path / REPORT).is_file() and self.allows(path / REPORT)]
+        return [path for path in above if _kind(path / REPORT) == "file" and self.allows(path / REPORT)]
 
     def runs(self) -> list[Source]:
         found: dict[str, Source] = {}
         for source in self._named():
-            for path in _find_directories(Path(source.where), _is_run, depth=3) if Path(source.where).is_dir() else ():
+            for path in (
+                _find_directories(Path(source.where), _is_run, depth=3) if _kind(source.where) == "directory" else ()
+            ):
                 run = self._source(str(path), named=True, relative_to=Path(source.where).parent)
                 found.setdefault(run.id, run)
         for path in self._below(_is_run):
@@ -79,6 +84,9 @@ class ModelList:
         return list(found.values())[:_MAX_LISTED]
 
     def model(self, id: str) -> Source:
+        found = self._found.get(id)
+        if found is not None and str(_real(Path(found.where))) == found.where and is_model(Path(found.where)):
+            return found
         return self._pick(self.models(), id, "model")
 
     def run(self, id: str) -> Source:
@@ -99,7 +107,7 @@ class ModelList:
         except (RuntimeError, ValueError):
             raise BadRequest(f"{path[:200]!r} is not a path") from None
         for source in self._named():
-            if source.where in (path, str(real)):
+            if source.where in (path, str(real)) and (_is_hub(source.where) or is_model(real)):
                 return source
         if self.root is None or not real.is_relative_to(self.root):
             allowed = f"models below {self.root}" if self.root else "models named on its command line"
@@ -107,11 +115,15 @@ class ModelList:
                 f"the studio reads only {allowed}; restart it with this model on the command line, "
                 "or with --root set to a directory above it"
             )
-        if not real.exists():
-            raise UnreadableInput(f"{real} does not exist")
+        if not _kind(real):
+            raise UnreadableInput(f"{str(real)[:500]} does not exist")
         if not is_model(real):
             raise UnreadableInput(f"{real} is not a model: it has no safetensors, GGUF, PyTorch or npz weights")
-        return self._source(str(real), named=False)
+        source = self._source(str(real), named=False)
+        self._found[source.id] = source
+        if len(self._found) > _MAX_LISTED:
+            self._found.popitem(last=False)
+        return source
 
     def _pick(self, sources: list[Source], id: str, kind: str) -> Source:
         for source in sources:
@@ -141,13 +153,22 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def _kind(path: str | Path) -> str:
+    """ "directory", "file", "other", or nothing. Never an error, which pathlib raises for a name that is too long."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
 def _is_hub(where: str) -> bool:
     return where.startswith("hf://") or not where.startswith(os.sep)
 
 
 def _resolved(source: str) -> str:
     path = Path(source).expanduser()
-    if not source.startswith("hf://") and path.exists():
+    if not source.startswith("hf://") and _kind(path):
         return str(_real(path))
     if source.startswith("hf://") or re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", source):
         return source
@@ -157,25 +178,25 @@ def _resolved(source: str) -> str:
 def _files(path: Path) -> list[str]:
     try:
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
+            return [entry.name for entry in entries if _kind(entry.path) == "file"]
     except OSError:
         return []
 
 
 def is_model(path: Path) -> bool:
-    if path.is_dir():
+    if _kind(path) == "directory":
         return any(map(holds_weights, _files(path)))
     return path.name.endswith(WEIGHT_SUFFIXES)
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_dir() and not {METRICS, RUN}.isdisjoint(_files(path))
+    return _kind(path) == "directory" and not {METRICS, RUN}.isdisjoint(_files(path))
 
 
 def _only_runs(where: str) -> bool:
     """Whether a directory has runs but no weights: a comparison, or a run that has not saved its model yet."""
     path = Path(where)
-    return path.is_dir() and not is_model(path) and any(_find_directories(path, _is_run, depth=3))
+    return _kind(path) == "directory" and not is_model(path) and any(_find_directories(path, _is_run, depth=3))
 
 
 def _find_directories(top: Path, wanted: Any, depth: int) -> Iterator[Path]:

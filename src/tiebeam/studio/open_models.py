@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest
+from tiebeam.studio.loaded_weights import LoadedWeights
 from tiebeam.studio.model_list import Source
 
 if TYPE_CHECKING:
-    from tiebeam.decode import Decoder
     from tiebeam.doctor import Diagnosis
     from tiebeam.lens.direct_path import Lens
 
-_CACHED = 8
+_CACHED = 4  # headers, tokenizer and results of a model; its weights are in LoadedWeights
+_COMPUTING = 2  # answers computed at a time: each may need 200 MB
 MAX_TOKENS = 12
 _MAX_WORK = 3 * 10**12  # multiplications, in float64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpenModel:
     """One model. Every result is computed on first use and cached."""
 
@@ -43,12 +44,6 @@ class OpenModel:
         from tiebeam.lens.direct_path import Lens
 
         return Lens.open(self.checkpoint, norm=False)
-
-    @cached_property
-    def decoder(self) -> Decoder:
-        from tiebeam.decode import Decoder
-
-        return Decoder.open(self.checkpoint)
 
     @property
     def single_matrix(self) -> bool:
@@ -121,14 +116,21 @@ class OpenModel:
                 f"the spectrum of a {embed.rows:,} x {embed.dim:,} matrix takes minutes; "
                 f"run it in a terminal: tiebeam lens {self.source.where}"
             )
-        values = [float(x) for x in self.lens.spectrum]
-        return {"tied": self.single_matrix, "values": values, "energy": self.lens.energy.to_dict()}
+        from tiebeam.lens.direct_path import Lens
+
+        lens = Lens(
+            self.lens.tables, norm=False, source=self.lens.source
+        )  # its own, so that its Gram matrices are freed with it
+        values = [float(x) for x in lens.spectrum]
+        return {"tied": self.single_matrix, "values": values, "energy": lens.energy.to_dict()}
 
 
 class OpenModels:
     """Cache of the last models. A model whose files changed is opened again."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int | None = None) -> None:
+        self.weights = LoadedWeights(memory)
+        self.computing = threading.BoundedSemaphore(_COMPUTING)
         self._cache: OrderedDict[tuple[str, Any], OpenModel] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -149,8 +149,13 @@ DESCRIPTION: dict[str, Any] = {
     },
     "paths": {
         "/api/status": {
-            "get": _operation("Version, and the root directory of the listed models.",
-                              _object({"version": _TEXT, "root": _MAYBE_TEXT}))
+            "get": _operation(
+                "Version, the root directory of the listed models, and the models whose weights are in memory.",
+                _object({"version": _TEXT, "root": _MAYBE_TEXT, "memory": _object({
+                    "limit": _MAYBE_COUNT,
+                    "loaded": _list(_object({"id": _TEXT, "name": _TEXT, "bytes": _COUNT})),
+                })}),
+            )
         },
         "/api/plan": {
             "get": _operation(

@@ -2,7 +2,8 @@
 
 metrics.jsonl has one JSON object per line. A running training appends to it, a resumed one may rewrite it, and a killed
 one may leave an incomplete line. So the reader follows the file size, starts over when the file shrinks, and uses
-complete lines only.
+complete lines only. A run directory may come from anyone: files are opened as those of a model are (no link that leaves
+the directory, no FIFO), lengths are bounded, and NaN and infinities become null.
 """
 
 from __future__ import annotations
@@ -11,32 +12,35 @@ import json
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.errors import UnreadableInput
 from tiebeam.studio.model_list import METRICS, REPORT, RUN, Source, is_model
 
-_MAX_BYTES = 64 << 20
+_MAX_BYTES, _MAX_RECORDS = 16 << 20, 50_000  # of one run, the last ones
 _MAX_LINE = 256 << 10
+_MAX_SETTINGS = 64 << 10
 _LIVE_SECONDS = 60.0  # a run with a newer record is called live
 
 
 def summary(run: Source) -> dict[str, Any]:
     """Settings and latest metrics of a run."""
     where = Path(run.where)
-    lines = list(_tail_lines(where / METRICS, 64 << 10))
     last: dict[str, Any] = {}
-    for record in lines:
-        last |= {key: value for key, value in record.items() if not isinstance(value, list)}
-    settings = _document(where / RUN).get("settings")
-    config = _document(where / "config.json")
+    for record in _tail_records(where, 64 << 10):
+        last |= {key: value for key, value in record.items() if not isinstance(value, list | dict)}
+    settings = _document(where, RUN, _MAX_SETTINGS).get("settings")
+    config = _document(where, "config.json")
     return {
         "id": run.id,
         "name": run.name,
         "tied": _tied(settings if isinstance(settings, dict) else {}, config),
         "model": is_model(where),
-        "live": _age(where / METRICS) < _LIVE_SECONDS,
+        "live": _age(where) < _LIVE_SECONDS,
         "settings": settings if isinstance(settings, dict) else {},
         "last": last,
     }
@@ -44,79 +48,83 @@ def summary(run: Source) -> dict[str, Any]:
 
 def comparison_verdict(path: Path) -> dict[str, Any]:
     """The two sentences of a comparison's verdict."""
-    found = _document(path / REPORT, 64 << 20).get("verdict")
+    found = _document(path, REPORT, 8 << 20).get("verdict")
     sentences = found.get("sentences") if isinstance(found, dict) else None
     return {"name": path.name, "sentences": [str(one) for one in sentences] if isinstance(sentences, list) else []}
 
 
 def records(run: Source) -> list[dict[str, Any]]:
-    return list(_tail_lines(Path(run.where) / METRICS, _MAX_BYTES))
+    return list(deque(_tail_records(Path(run.where), _MAX_BYTES), maxlen=_MAX_RECORDS))
 
 
-def follow_metrics(path: Path) -> Iterator[list[dict[str, Any]] | str | None]:
+def follow_metrics(where: Path) -> Iterator[list[dict[str, Any]] | str | None]:
     """Yield lists of new records, "reset" when the file was rewritten, None when there is nothing new. Never ends."""
     at, rest, file_id = 0, b"", None
+    files = LocalFiles(where)
     while True:
+        reset, raw = False, b""
         try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                if file_id is not None and (status.st_ino != file_id or status.st_size < at):
-                    at, rest = 0, b""
-                    yield "reset"
+            with files.opened(METRICS) as handle:
+                status = os.fstat(handle)
+                reset = file_id is not None and (status.st_ino != file_id or status.st_size < at)
+                at, rest = (0, b"") if reset else (at, rest)
                 file_id = status.st_ino
-                file.seek(at)
-                raw = file.read(1 << 20)
-        except OSError:
-            raw = b""
-        if raw:
-            at += len(raw)
-            *complete, rest = (rest + raw).split(b"\n")
-            rest = rest[:_MAX_LINE]
-            found = [record for line in complete if (record := _record(line)) is not None]
-            if found:
-                yield found
-            continue
-        yield None
+                os.lseek(handle, at, os.SEEK_SET)
+                raw = os.read(handle, 1 << 20)
+        except UnreadableInput:
+            pass
+        if reset:
+            yield "reset"
+        at += len(raw)
+        *complete, rest = (rest + raw).split(b"\n")
+        rest = rest[:_MAX_LINE]
+        found = [record for line in complete if (record := _record(line)) is not None]
+        if found or not raw:
+            yield found or None
 
 
-def _tail_lines(path: Path, limit: int) -> Iterator[dict[str, Any]]:
+def _tail_records(where: Path, limit: int) -> Iterator[dict[str, Any]]:
+    """The records in the last `limit` bytes of a run's metrics."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - limit))
-            raw = file.read(limit)
-    except OSError:
+        with LocalFiles(where).opened(METRICS) as handle:
+            skipped = max(0, os.fstat(handle).st_size - limit)
+            os.lseek(handle, skipped, os.SEEK_SET)
+            raw = os.read(handle, limit)
+    except UnreadableInput:
         return
-    lines = raw.split(b"\n")
-    for line in lines[1 if size > limit else 0 :]:
+    for line in raw.split(b"\n")[1 if skipped else 0 :]:
         record = _record(line)
         if record is not None:
             yield record
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    if not line.strip() or len(line) > _MAX_LINE:
-        return None
+    record = _parse(line) if line.strip() and len(line) <= _MAX_LINE else None
+    return record if isinstance(record, dict) else None
+
+
+def _document(where: Path, name: str, limit: int = 1 << 20) -> dict[str, Any]:
+    """A JSON object in a file of `where`; empty if there is none, or it is larger than `limit`."""
     try:
-        record = json.loads(line)
+        with LocalFiles(where).opened(name) as handle:
+            raw = os.read(handle, limit + 1)
+    except UnreadableInput:
+        return {}
+    document = _parse(raw) if len(raw) <= limit else None
+    return document if isinstance(document, dict) else {}
+
+
+def _parse(raw: bytes) -> Any:
+    """JSON, in which NaN and numbers beyond a float are null; None if it is not JSON."""
+    try:
+        return json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return {str(key): _finite(value) for key, value in record.items()} if isinstance(record, dict) else None
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN; a diverged loss becomes null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _document(path: Path, limit: int = 1 << 20) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > limit:
-            return {}
-        document = json.loads(path.read_text(), parse_constant=lambda _: None)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+def _finite(number: str) -> float | None:
+    value = float(number)
+    return value if math.isfinite(value) else None
 
 
 def _tied(settings: dict[str, Any], config: dict[str, Any]) -> bool | None:
@@ -127,8 +135,10 @@ def _tied(settings: dict[str, Any], config: dict[str, Any]) -> bool | None:
     return None
 
 
-def _age(path: Path) -> float:
+def _age(where: Path) -> float:
+    """Seconds since the run's last record."""
     try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
+        with LocalFiles(where).opened(METRICS) as handle:
+            return time.time() - os.fstat(handle).st_mtime
+    except UnreadableInput:
         return math.inf

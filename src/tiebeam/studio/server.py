@@ -32,12 +32,24 @@ def listen(port: int | None) -> socket.socket:
     raise AssertionError("port 0 is always free")
 
 
-def serve(models: ModelList, port: int | None, announce: Callable[[str], None], open_page: str | None) -> None:
-    """Serve until interrupted. `announce` gets the address; `open_page` is opened in a browser."""
+def serve(
+    models: ModelList,
+    port: int | None,
+    announce: Callable[[str], None],
+    open_page: str | None,
+    *,
+    memory: int | None = None,
+    request_seconds: float = 10.0,
+) -> None:
+    """Serve until interrupted. `announce` gets the address; `open_page` is opened in a browser.
+
+    `memory` limits the weights that are held, in bytes; a request must arrive within `request_seconds`.
+    """
     try:
         import uvicorn
 
         from tiebeam.studio.app import build
+        from tiebeam.studio.request_timeout import timed_protocol
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
@@ -47,7 +59,8 @@ def serve(models: ModelList, port: int | None, announce: Callable[[str], None], 
     address = f"http://127.0.0.1:{number}/"
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        build(models, number),
+        build(models, number, memory),
+        http=timed_protocol(request_seconds),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -8,10 +8,12 @@ without reading them whole (every copied byte is compared elsewhere). How tensor
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, TensorInfo
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.write.copy_bytes import Span
@@ -105,10 +107,16 @@ def add_to(directory: Path, plan: Plan, digests: tuple[str, str]) -> None:
     card = path.read_bytes() if path.exists() else b""
     source = plan.checkpoint.source
     source = Path(source).name if Path(source).exists() else source  # a Hub id is kept whole
-    lines = [f"`tiebeam {plan.verb}` {__version__} made this from `{source}`:", ""]
-    lines += [f"- {change}".replace("<", "\\<") for change in plan.changes]  # <think> is no HTML
+    shown = visible(source).replace("`", "'")
+    lines = [f"`tiebeam {plan.verb}` {__version__} made this from `{shown}`:", ""]
+    lines += [f"- {_markdown(str(change))}" for change in plan.changes]
     lines += [f"- digest before: `{digests[0]}`", f"- digest after: `{digests[1]}`"]
     section = "\n".join(lines) + "\n"
     if _TITLE.encode() not in card:
         section = f"{_TITLE}\n\n{_ABOUT}\n\n{section}"
     path.write_bytes(card.rstrip(b"\n") + b"\n\n" + section.encode() if card else section.encode())
+
+
+def _markdown(text: str) -> str:
+    """Text in which a tensor's name cannot be a link, an image, code or HTML."""
+    return re.sub(r"[<\[`]", r"\\\g<0>", visible(text))

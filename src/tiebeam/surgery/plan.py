@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.inspection import Report
 from tiebeam.surgery.edits import Change, Edit, Shard, apply, describe
@@ -107,7 +108,7 @@ class Outcome:
 
     def __str__(self) -> str:
         lines = [f"{self.target}: {self.after.tie} (was {self.before.tie})", *map(str, self.changes)]
-        return "\n  ".join(lines)
+        return "\n  ".join(map(visible, lines))
 
     def to_dict(self) -> dict[str, Any]:
         return {

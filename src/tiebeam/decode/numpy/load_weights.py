@@ -1,28 +1,23 @@
-"""Load stored tensors as arrays ready to multiply: memory-mapped where possible, else converted once.
+"""Load stored tensors as arrays ready to multiply, read and converted once.
 
-float32 matrices of a local file are memory-mapped: nothing is copied, and other processes use the same pages.
-(Truncating a mapped file kills the process that uses it: replace a model file, do not rewrite it.) Everything else
-(bf16, fp16, GGUF blocks, reordered rows) is read in blocks into one array, so that loading needs little more memory
-than the model. Stored matrices with the same input (q, k, v; gate and up) are concatenated where they are converted
-anyway, and kept as separate pieces where they are mapped.
+Tensors are read in blocks into one array, so that loading needs little more memory than the weights in float32. Files
+are read and not memory-mapped: truncating a mapped file kills the process that uses it, a short read is an error. So
+the weights in memory are the whole cost of an open model, whatever type it is stored in. Stored matrices with the
+same input (q, k, v; gate and up) are concatenated.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import os
-import sys
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.checkpoint import Checkpoint, TensorInfo
+from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.dtypes import BITS, FLOATS
-from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.decode.numpy.ops import Array
 from tiebeam.errors import BadRequest, UnreadableInput
 
@@ -82,8 +77,6 @@ class Weights:
         self.dtype = np.dtype(np.float64 if dtype == "float64" else np.float32)
         self._round = dtype if dtype in ("float16", "bfloat16") else None
         self.used: set[str] = set()
-        self._maps: dict[str, mmap.mmap] = {}
-        self._mapping = Lock()
 
     def has(self, name: str) -> bool:
         return name in self.checkpoint.tensors
@@ -119,30 +112,25 @@ class Weights:
         for name, (rows, columns) in zip(names, shapes, strict=True):
             self._check(name, (columns, rows) if transposed else (rows, columns))
         transpose = transposed and BY_ROWS  # [in, out] has no rows to multiply by
-        if not transpose and all(o is None and self._mappable(name) for name, o in zip(names, orders, strict=True)):
-            pieces = [self._mapped(name) for name in names]
-            return Linear([W.T for W in pieces] if transposed else pieces, stacked)
         if transpose:
             return Linear([self._transposed(names[0])], stacked)
         whole = self._converted(names, orders)
         return Linear([whole.T if transposed else whole], stacked)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Array:
-        """One matrix [rows, columns] as stored: mapped or converted."""
+        """One matrix [rows, columns] as stored."""
         self._check(name, shape)
-        return self._mapped(name) if self._mappable(name) else self._converted([name])
+        return self._converted([name])
 
     def stack(self, name: str, shape: tuple[int, int, int]) -> Array:
-        """The matrices [experts, out, in] of all experts in one tensor: mapped or converted."""
+        """The matrices [experts, out, in] of all experts in one tensor."""
         self._check(name, shape)
-        return self._mapped(name) if self._mappable(name) else self._converted([name])
+        return self._converted([name])
 
     def rows_on_demand(self, name: str, shape: tuple[int, int]) -> Array | LazyRows:
         """A matrix of which only single rows are read."""
         self._check(name, shape)
         info = self.checkpoint.tensors[name]
-        if self._mappable(name):
-            return self._mapped(name)
         if info.strides is not None or info.packing:
             return self._converted([name])
         return LazyRows(self, name)
@@ -159,29 +147,6 @@ class Weights:
             raise UnreadableInput(f"{name} is {list(info.shape)} but the configuration requires {list(shape)}")
         if info.dtype in BITS and info.dtype not in FLOATS:
             raise UnreadableInput(f"{name} holds {info.dtype}, not floating point; is the model quantised?")
-
-    def _mappable(self, name: str) -> bool:
-        info = self.checkpoint.tensors[name]
-        plain = info.dtype == {4: "F32", 8: "F64"}[self.dtype.itemsize] and self._round is None
-        whole = info.strides is None and not info.packing and info.begin % self.dtype.itemsize == 0 and info.nbytes > 0
-        return plain and whole and sys.byteorder == "little" and isinstance(self.checkpoint.files, LocalFiles)
-
-    def _mapped(self, name: str) -> Array:
-        info: TensorInfo = self.checkpoint.tensors[name]
-        with self._mapping:
-            if info.file not in self._maps:
-                assert isinstance(self.checkpoint.files, LocalFiles)
-                self.checkpoint.files.size(info.file)  # raises for anything but a regular file
-                path = self.checkpoint.files.path(info.file)
-                try:
-                    with open(path, "rb") as handle:
-                        self._maps[info.file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-                except (OSError, ValueError) as error:
-                    raise UnreadableInput(f"{path} cannot be mapped: {error}") from None
-            whole = self._maps[info.file]
-        if info.end > len(whole):
-            raise UnreadableInput(f"{info.file} became shorter while it was being opened")
-        return np.frombuffer(whole, self.dtype, info.size, info.begin).reshape(info.shape)
 
     def _converted(self, names: Sequence[str], orders: Sequence[NDArray[np.intp] | None] = ()) -> Array:
         """The stored matrices concatenated along rows, in a new array."""

@@ -1,4 +1,6 @@
 // Requests to the studio's server; its error messages become exceptions.
+import { visible } from "./visible.js";
+
 export async function get(path) {
   return answer(await fetch(path, { headers: { accept: "application/json" } }));
 }
@@ -9,7 +11,7 @@ export async function post(path, body) {
 
 async function answer(response) {
   const document = await response.json().catch(() => null);
-  if (!response.ok) throw new Error(document?.error ?? `the studio answered ${response.status}`);
+  if (!response.ok) throw new Error(document?.error ? visible(document.error) : `the studio answered ${response.status}`);
   return document;
 }
 

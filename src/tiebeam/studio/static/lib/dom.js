@@ -1,5 +1,8 @@
 // Create DOM elements without a framework. Styles are set by property, because the page's Content-Security-Policy
-// forbids style attributes.
+// forbids style attributes. Names and texts come from untrusted models: every string is added as text, with control
+// characters and controls of the writing direction as escapes.
+import { visible } from "./visible.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, props, children) {
@@ -8,10 +11,10 @@ function fill(node, props, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v);
     else if (name === "value" || name === "checked" || name === "disabled") node[name] = value;
-    else node.setAttribute(name, value === true ? "" : value);
+    else node.setAttribute(name, value === true ? "" : visible(String(value)));
   }
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false) node.append(child);
+    if (child !== null && child !== undefined && child !== false) node.append(child instanceof Node ? child : visible(String(child)));
   }
   return node;
 }

@@ -2,7 +2,8 @@
 import { get, postStream } from "../lib/api.js";
 import { freshId, h, scroller } from "../lib/dom.js";
 import { hbars } from "../lib/charts.js";
-import { percent, signed } from "../lib/numbers.js";
+import { visible } from "../lib/visible.js";
+import { humanBytes, percent, signed } from "../lib/numbers.js";
 
 const shown = (token) => (token.text ?? `#${token.id}`).replaceAll("\n", "⏎").replace(/^ | $/g, "␣");
 
@@ -21,6 +22,7 @@ export async function show(main) {
   const seed = h("input", { type: "number", min: 0, value: "1" });
   const output = h("div", { class: "said", "aria-label": "Generated text", role: "group" });
   const status = h("p", { class: "note", role: "status" });
+  const held = h("p", { class: "note" });
   const behind = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Generate text, then select a token to see its logits."));
   const go = h("button", { type: "submit", class: "first" }, "Generate");
   const halt = h("button", { type: "button", disabled: true, onclick: () => stopper?.abort() }, "Stop");
@@ -28,9 +30,17 @@ export async function show(main) {
   main.replaceChildren(h("h1", null, "Generate"),
     h("div", { class: "side-by-side play" },
       h("form", { class: "panel stack", "aria-label": "Settings", onsubmit: (event) => { event.preventDefault(); run(); } },
-        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed), h("div", { class: "row" }, go, halt)),
+        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed), h("div", { class: "row" }, go, halt), held),
       h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), output, status),
         h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Logits of the token"), behind))));
+
+  await tellMemory();
+
+  // Opening another model drops the weights of this one, unless --memory allows both.
+  async function tellMemory() {
+    const { loaded } = (await get("api/status")).memory;
+    held.textContent = loaded.length ? `Weights in memory: ${loaded.map((one) => `${visible(one.name)} (${humanBytes(one.bytes)})`).join(", ")}.` : "No weights in memory yet.";
+  }
 
   async function run() {
     stopper?.abort();
@@ -44,7 +54,7 @@ export async function show(main) {
     const body = { model: model.value, prompt: prompt.value, new: Number(amount.value), temperature: Number(temperature.value), ...(Number(temperature.value) > 0 ? { seed: Number(seed.value) } : {}) };
     try {
       await postStream("api/generate", body, (name, data) => {
-        if (name === "error") throw new Error(data.error);
+        if (name === "error") throw new Error(visible(data.error));
         if (data.prompt || data.done) return;
         made++;
         const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": data.end ? "end of text" : `token ${made}: ${shown(data)}`, onclick: () => explain(button, data) }, data.end ? "∎" : data.text || "·");
@@ -58,6 +68,7 @@ export async function show(main) {
     }
     go.disabled = false;
     halt.disabled = true;
+    await tellMemory();
   }
 
   function explain(button, token) {
