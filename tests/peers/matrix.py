@@ -215,7 +215,7 @@ def directory() -> Path:
     """Where the full run keeps cases and answers: another one if the programs, the cases or the scripts change."""
     content = [path.read_text() for path in sorted(HERE.glob("observe_*.py"))]
     content += [(HERE / name).read_text() for name in ("states.py", "tiny_architectures.py")]
-    content += [str(environments.directory(name)) for name in environments.NAMES]
+    content += [str(environments.directory(name)) for name in ("transformers4", "mlx_lm")]
     content += [version(name) for name in ("transformers", "torch", "safetensors")]
     return environments.root() / f"matrix-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]}"
 
