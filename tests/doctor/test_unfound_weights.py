@@ -97,11 +97,27 @@ def test_a_prefix_over_a_torn_pair_is_stripped_together_with_its_fix(tmp_path: P
     assert_fixed(tmp_path / "m", model)
 
 
-@pytest.mark.parametrize("prefix", ["model.", ""])
-def test_names_that_transformers_understands_are_no_finding(prefix: str, tmp_path: Path) -> None:
-    """A repeated or a missing base prefix: transformers loads both."""
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("old", ["", "model."])
+def test_a_doubled_prefix_is_read_by_transformers_5_and_found_for_the_others(
+    old: str, tied: bool, tmp_path: Path
+) -> None:
+    """`model.` before every name, or only before the body's; tests/peers shows what the others do with it."""
+    model = saved(tmp_path / "m", tied=tied)
+    change(tmp_path / "m", lambda t: {f"model.{n}" if n.startswith(old) else n: value for n, value in t.items()})
+    assert load(tmp_path / "m")[1]["missing_keys"] == set()
+    diagnosis = diagnose(tmp_path / "m")
+    assert [finding.code for finding in diagnosis.findings] == ["TB801"]
+    outcomes = {found.loader: found.outcome for found in diagnosis.loaders}
+    assert outcomes["transformers 5"] == ("ties" if tied else "keeps both")
+    assert outcomes["mlx-lm"] == outcomes["llama.cpp converter"] == "refuses"
+    assert_fixed(tmp_path / "m", model)
+
+
+def test_names_without_the_base_prefix_are_no_finding(tmp_path: Path) -> None:
+    """transformers loads them."""
     saved(tmp_path / "m")
-    change(tmp_path / "m", lambda t: {f"{prefix}{n}" if prefix else n.removeprefix("model."): v for n, v in t.items()})
+    change(tmp_path / "m", lambda t: {n.removeprefix("model."): v for n, v in t.items()})
     assert "TB801" not in codes(tmp_path / "m")
     assert not load(tmp_path / "m")[1]["missing_keys"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from pathlib import Path
 from typing import Any
 
+from helpers.forward_inputs import forward_inputs
 from peers import tiny_architectures as tiny
 
 
@@ -41,8 +41,12 @@ def build(model_type: str, task: str, tied: bool) -> Any:
         return auto.from_config(config).eval()
 
 
+# The sections of multimodal rotary embeddings that these take when their config names none fit no small head.
+_SECTIONS = {"glm4v", "glm46v", "glm4v_moe", "glm_ocr", "glmga", "paddleocr_vl", "qwen2_5_omni_thinker"}
+
+
 def _fit(config: Any) -> None:
-    """Multimodal rotary sections that fit the small heads, and one layer of attention where all would be linear."""
+    """Sizes with which the forward pass runs, where the small ones of `tiny_config` do not fit together."""
     text = config.get_text_config()
     for key in ("src_vocab_size", "tgt_vocab_size"):
         if hasattr(config, key):
@@ -51,9 +55,24 @@ def _fit(config: Any) -> None:
     if kinds and set(kinds) == {"linear_attention"}:
         text.layer_types = [*kinds[:-1], "full_attention"]
     rope = getattr(text, "rope_parameters", None)
-    if isinstance(rope, dict) and "mrope_section" in rope:
-        half = int(getattr(text, "head_dim", 8) * rope.get("partial_rotary_factor", 1.0)) // 2
+    if isinstance(rope, dict) and ("mrope_section" in rope or config.model_type in _SECTIONS):
+        half = int((getattr(text, "head_dim", None) or 8) * rope.get("partial_rotary_factor", 1.0)) // 2
         rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
+    if hasattr(text, "kv_lora_rank"):  # multi-head latent attention: keys and values have every head
+        text.num_key_value_heads = text.num_attention_heads
+    if config.model_type == "mistral4":
+        text.head_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
+    if config.model_type == "ernie4_5_moe":
+        config.moe_k = 2
+    if config.model_type == "deepseek_v2":
+        config.num_experts_per_tok = 2
+    if config.model_type == "step3p7":
+        text.sliding_window = 8
+    if config.model_type == "xmod":
+        config.default_language = config.languages[0]
+    if hasattr(config, "qformer_config"):
+        config.num_query_tokens = 4
+        config.image_token_id = config.image_token_index = config.video_token_id = config.video_token_index = 5
 
 
 def is_tied(model: Any) -> bool:
@@ -89,27 +108,10 @@ def load(directory: Path, task: str) -> tuple[Any, list[str], list[str]]:
 
 
 def logits(model: Any) -> Any:
-    """Logits on fixed inputs: token ids, and what the class needs beside them."""
+    """Logits on fixed inputs."""
     import torch
 
-    takes = inspect.signature(model.forward).parameters
-    ids = torch.tensor([[11, 12, 13, 14, 15, 16, 17, 18]])
-    inputs: dict[str, Any] = {}
-    torch.manual_seed(1)
-    if model.main_input_name == "input_features":
-        mels = getattr(model.config, "num_mel_bins", None) or getattr(model.config, "input_feat_per_channel", 8)
-        shape = (1, mels, 128) if "whisper" in model.config.model_type else (1, 128, mels)
-        inputs["input_features"] = torch.randn(shape)
-    elif model.main_input_name == "pixel_values" and "input_ids" not in takes:
-        inputs["pixel_values"] = torch.randn(1, 3, 28, 28)
-    else:
-        inputs["input_ids"] = ids
-    if "decoder_input_ids" in takes:
-        inputs["decoder_input_ids"] = ids
-    if "use_cache" in takes:
-        inputs["use_cache"] = False
-    if model.config.model_type == "blip":
-        inputs["pixel_values"] = torch.randn(1, 3, 28, 28)
+    inputs = forward_inputs(model)
     with torch.no_grad():
         torch.manual_seed(2)
         return model(**inputs).logits

@@ -17,14 +17,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--observations",
         metavar="DIR",
-        help="With --full-matrix: use what an earlier run left there instead of running.",
+        help="With --full-matrix: keep the answers in DIR, and run only what has none there.",
     )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     asked = session.config.getoption("--full-matrix", default=False)
-    given = session.config.getoption("--observations", default=None)
-    if (asked and not given) or os.environ.get("TIEBEAM_BUILD_PEERS") == "1":
+    if asked or os.environ.get("TIEBEAM_BUILD_PEERS") == "1":
         environments.build_all()
 
 
@@ -38,6 +37,7 @@ def peer(request: pytest.FixtureRequest) -> matrix.Peer:
 
 
 @pytest.fixture
-def observations(request: pytest.FixtureRequest) -> Path | None:
+def observations(request: pytest.FixtureRequest) -> Path:
+    """Where the full run keeps its answers."""
     given = request.config.getoption("--observations", default=None)
-    return Path(given) if given else None
+    return Path(given) if given else matrix.directory()

@@ -1,4 +1,4 @@
-"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, llama.cpp's source.
+"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, llama.cpp's source.
 
     python tests/peers/environments.py                         build what is missing (several GB, minutes)
     python tests/peers/environments.py transformers4 mlx_lm    only these; llama_cpp is the source tree
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
-NAMES = ("transformers4", "mlx_lm")
+NAMES = ("transformers4", "mlx_lm", "quantizers")
 _BUILT = ".built"
 LLAMA_CPP = "xllamacpp==2026.10.11549"  # its sdist carries the llama.cpp that its wheel was built from
 
@@ -74,7 +74,8 @@ def fetch_llama_cpp() -> Path:
     where.mkdir(parents=True, exist_ok=True)
     print(f"fetching the source of {LLAMA_CPP} ...", file=sys.stderr)
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--no-binary", ":all:", "-d", str(where), LLAMA_CPP], check=True)
+    # Not ":all:": pip would then build cmake from source as well, only to read the name of this package.
+    subprocess.run([*pip, "--no-binary", LLAMA_CPP.split("==")[0], "-d", str(where), LLAMA_CPP], check=True)
     part = "/thirdparty/llama.cpp/"
     with tarfile.open(next(where.glob("*.tar.gz"))) as archive:
         for member in archive.getmembers():

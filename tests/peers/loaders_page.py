@@ -35,10 +35,12 @@ def page(agreements: list[Agreement]) -> str:
         how = "run in the tests" if loader.observed else "assumed, not read" if loader.assumed else "read in its source"
         text += f"| {loader.name} | {loader.version or 'main'} | {loader.date} | {how}: {loader.where} |\n"
     text += "\n## Predicted and observed\n\n"
-    text += "| loader | version | architectures | states right | wrong | types it does not support, as predicted |\n"
-    text += "|---|---|---|---|---|---|\n"
+    text += (
+        "| loader | version | run | architectures | states right | wrong | types it does not support, as predicted |\n"
+    )
+    text += "|---|---|---|---|---|---|---|\n"
     for a in agreements:
-        row = [a.peer.loader, a.version, len(a.types), f"{a.right:,}", len(a.wrong), len(a.unsupported)]
+        row = [a.peer.loader, a.version, a.date, len(a.types), f"{a.right:,}", len(a.wrong), len(a.unsupported)]
         text += f"| {' | '.join(map(str, row))} |\n"
     text += NOTE
     for a in agreements:

@@ -93,13 +93,20 @@ class Base:
             "rows": {n.embed: E, n.head: W[:-6].clone()},
         }[stored]
 
-    def write(self, where: Path, stored: str, top: str, text: str = "same") -> None:
-        """One state on disk; `text` is the flag of the text config, "same" as the top level unless given."""
+    def write(self, where: Path, stored: str, top: str, text: str = "same", weights: Path | None = None) -> None:
+        """One state on disk; `text` is the flag of the text config, "same" as the top level unless given.
+
+        `weights` is a directory with the same state: its files are linked instead of written again.
+        """
         from safetensors.torch import save_file
 
         where.mkdir(parents=True)
-        save_file({**self.tensors, **self.pair(stored)}, where / "model.safetensors", {"format": "pt"})
-        save_file({"E": self.E, "W": self.W}, where / "expected.st")
+        if weights is not None:
+            for name in ("model.safetensors", "expected.st"):
+                (where / name).hardlink_to(weights / name)
+        else:
+            save_file({**self.tensors, **self.pair(stored)}, where / "model.safetensors", {"format": "pt"})
+            save_file({"E": self.E, "W": self.W}, where / "expected.st")
         document = json.loads(json.dumps(self.config))
         _set(document, top)
         if self.names.text:

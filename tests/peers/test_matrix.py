@@ -7,6 +7,7 @@ import pytest
 
 from peers import matrix
 from peers.loaders_page import PAGE, page
+from tiebeam.cli.progress import Progress
 from tiebeam.doctor.loaders import llama_cpp
 
 # Every kind of behaviour that the four loaders have, in types that people use.
@@ -61,10 +62,11 @@ def test_the_runtime_refuses_an_output_weight_that_its_architecture_does_not_use
 
 @pytest.mark.peer
 @pytest.mark.timeout(0)
-def test_the_whole_matrix_agrees(request, tmp_path, observations):
+def test_the_whole_matrix_agrees(request, capsys, observations):
     if not request.config.getoption("--full-matrix", default=False):
         pytest.skip("the whole matrix runs with --full-matrix (`make peers`)")
-    agreements = matrix.full(tmp_path, observations)
+    with capsys.disabled(), Progress() as progress:
+        agreements = matrix.full(observations, progress)
     PAGE.write_text(page(agreements))
     assert {a.peer.name: a.wrong for a in agreements if a.wrong} == {}
     assert min(len(a.types) for a in agreements) >= 60
@@ -74,6 +76,21 @@ def test_a_wrong_prediction_is_reported(sample, tmp_path):
     """The comparison itself can fail: an observation that contradicts the prediction is listed."""
     where = next(path for path, stored, _ in sample if "/llama/one-true" in path)
     observed = tmp_path / "observed.jsonl"
-    observed.write_text(f'{{"transformers": "5"}}\n["{where}", {{"outcome": "keeps both"}}]\n')
+    observed.write_text(f'{{"transformers": "5", "date": "2026-11-16"}}\n["{where}", {{"outcome": "keeps both"}}]\n')
     agreement = matrix.compare(matrix.PEERS["transformers5"], observed)
     assert agreement.wrong == [("llama", Path(where).name, "ties", "keeps both")]
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(sample, tmp_path):
+    """A cut-off last line is asked again; what has an answer is not."""
+    cases = [case for case in sample if "/llama/one-" in case[0]]
+    out = tmp_path / "observed.jsonl"
+    first, second, third = (case[0] for case in cases)
+    kept = json.dumps([first, {"outcome": "from the earlier run"}])
+    out.write_text(f'{{"transformers": "5"}}\n{kept}\n["{second}", {{"outc')
+    matrix.PEERS["transformers5"].observe_all(cases, out)
+    answers: dict[str, dict[str, str]] = dict(
+        entry for entry in map(json.loads, out.read_text().splitlines()) if isinstance(entry, list)
+    )
+    assert answers[first] == {"outcome": "from the earlier run"}
+    assert answers[second]["outcome"] == answers[third]["outcome"] == "random head"

@@ -26,6 +26,8 @@ CHANGES = {
     "module": ("prefix", lambda where: _rename(where, lambda name: f"module.{name}")),
     "orig_mod": ("prefix", lambda where: _rename(where, lambda name: f"_orig_mod.{name}")),
     "base_model": ("prefix", lambda where: _rename(where, lambda name: f"base_model.model.{name}")),
+    "doubled": ("doubled", lambda where: _rename(where, lambda name: f"model.{name}")),
+    "doubled body": ("doubled", lambda where: _rename(where, lambda name: name.replace("model.", "model.model."))),
     "foreign": ("names", lambda where: _rename(where, lambda name: name.replace("lm_head", "output"))),
     "file": ("file", lambda where: (where / "model.safetensors").rename(where / "weights.safetensors")),
     "null": ("flag", lambda where: _config(where, tie_word_embeddings=None)),
@@ -53,7 +55,7 @@ def test_a_failing_precondition_has_its_kind(changed, name):
 
 def check(peer, changed, tmp_path):
     cases = [(str(changed / name), "differ", "CAUSAL_LM") for name in CHANGES]
-    out = tmp_path / "observed.jsonl"
+    out = tmp_path / f"{peer.name}.jsonl"
     peer.observe_all(cases, out)
     loader = next(found for found in LOADERS if found.name == peer.loader)
     wrong = {}

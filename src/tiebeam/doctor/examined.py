@@ -65,7 +65,25 @@ class ExaminedCheckpoint:
     @cached_property
     def wrapped_names(self) -> dict[str, str]:
         """stored name: the model's own name, for the names that a wrapper changed."""
-        return unwrapped(self.checkpoint.tensors) if self.is_for_transformers else {}
+        if not self.is_for_transformers:
+            return {}
+        return unwrapped(self.checkpoint.tensors) or self._doubled_names
+
+    @property
+    def _doubled_names(self) -> dict[str, str]:
+        """The names under `model.model.`, if `model.` is there once too often (the module of a trainer was saved)."""
+        architecture = lookup(self.report.architecture)
+        if architecture is None or self.pair.embed is None:
+            return {}
+        leads = {wrapper_before(plain(self.pair.embed.name), name) for name in architecture.embed}
+        if "model." not in leads or "" in leads:
+            return {}
+        head = tuple(f"model.{name}" for name in architecture.head)
+        return {
+            name: name.removeprefix("model.")
+            for name in self.checkpoint.tensors
+            if name.startswith("model.model.") or name in head
+        }
 
     @cached_property
     def foreign_name(self) -> str | None:

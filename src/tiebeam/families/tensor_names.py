@@ -103,10 +103,15 @@ def is_active(name: str) -> bool:
 
 
 def wrapper_before(name: str, wanted: str) -> str | None:
-    """The wrapper levels in front of `wanted` in a plain name: "" for none, None when it is not `wanted` at all."""
+    """The wrapper levels in front of `wanted` in a plain name: "" for none, None when it is not `wanted` at all.
+
+    The first level of `wanted` itself counts as one: `transformer.transformer.wte.weight`.
+    """
     if not name.endswith(wanted):
         return None
     lead = name[: -len(wanted)]
+    if lead and wanted.startswith(lead) and lead.count(".") == 1:
+        return lead
     if lead and (lead[-1] != "." or not all(level in WRAPPERS for level in lead[:-1].split("."))):
         return None
     return lead

@@ -116,7 +116,11 @@ def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
         how=verdict.how if verdict else "",
         difference=verdict.difference if verdict else None,
         guessed=found.guessed,
-        packed=found.packed,
+        packed=tuple(
+            role
+            for role, info in (("embed", E), ("head", W))
+            if info and (role in found.packed or packed_matrix(checkpoint, info.name))
+        ),
         notes=(*notes, *unread),
         vocabulary=vocabulary,
         vocabulary_tensors=tables,

@@ -59,6 +59,7 @@ LOADERS = (
         unmet={
             "file": ("refuses", "the converter looks for model*.safetensors and pytorch_model*.bin"),
             "prefix": ("refuses", "the converter cannot map such names"),
+            "doubled": ("refuses", "the converter cannot map such names"),
             "rows": ("refuses", "the tokenizer and the matrix do not fit"),
         },
     ),

@@ -59,6 +59,8 @@ class Loader:
     tried: Callable[[str | None], bool] | None = None
     """Whether a model type was tried, if not every type was; for the others the prediction counts as read in source."""
     assumed: bool = False
+    copes_with: tuple[str, ...] = ()
+    """Kinds of failed preconditions that make no difference to it."""
     unmet: Mapping[str, Outcome] = field(default_factory=dict)
     """What it does when a precondition fails, by the kind of preconditions.py; a kind that is not here is not known."""
 
@@ -71,7 +73,7 @@ class Loader:
         return f"{f'version {self.version}, ' if self.version else ''}{self.where}, {how}, {self.date}"
 
     def prediction(self, report: Report, config: Config) -> Prediction:
-        failed = preconditions(report, config)
+        failed = [unmet for unmet in preconditions(report, config) if unmet.kind not in self.copes_with]
         outcome, reason = self._without(failed[0]) if failed else self.predict(report, config)
         observed = self.observed and (self.tried is None or self.tried(report.architecture))
         return Prediction(self.name, outcome, reason, self._source(observed), self.version, observed)

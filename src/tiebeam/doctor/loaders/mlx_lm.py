@@ -81,6 +81,7 @@ LOADERS = (
         unmet={
             "file": ("refuses", "mlx-lm loads model*.safetensors"),
             "prefix": ("refuses", "strict loading: no parameter has such a name"),
+            "doubled": ("refuses", "strict loading: no parameter has such a name"),
             "names": ("refuses", "strict loading: no parameter has such a name"),
             "rows": ("refuses", "shape mismatch"),
         },

@@ -1,9 +1,9 @@
 """What must hold before any rule of a loader applies: it must find the weights, under the names and shapes it expects.
 
 A prediction about the tie is only made if all of these hold. Otherwise a loader's file says what it does then, if that
-is known. The kinds: `prefix` (a wrapper's prefix on every name), `names` (a matrix under another architecture's name),
-`file` (weights in a file that no loader looks for), `packed` (a quantiser packed the pair), `rows` (vocab_size is not
-the number of rows), `flag` (the flag is neither true nor false).
+is known. The kinds: `prefix` (a wrapper's prefix on every name), `doubled` (`model.` is there once too often), `names`
+(a matrix under another architecture's name), `file` (weights in a file that no loader looks for), `packed` (a quantiser
+packed the pair), `rows` (vocab_size is not the number of rows), `flag` (the flag is neither true nor false).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiebeam.families.registry import Architecture, lookup, vocabulary
 from tiebeam.families.tensor_names import plain, wrapper_before
 from tiebeam.inspection import Report
 
-KINDS = ("prefix", "names", "file", "packed", "flag", "rows")
+KINDS = ("prefix", "doubled", "names", "file", "packed", "flag", "rows")
 _WRAPPER = re.compile(r"^(module|_orig_mod|base_model\.model|_fsdp_wrapped_module|_forward_module)\.")
 _FOUND = re.compile(
     r"(model|consolidated)([-.]\d+)?(-of-\d+)?\.safetensors|pytorch_model([-.]\d+)?(-of-\d+)?\.bin|.*\.gguf"
@@ -77,5 +77,7 @@ def _names(report: Report, architecture: Architecture | None, stored: list[str])
                 yield Unmet("names", f"{name} is not a name of {architecture.model_type}")
                 return
             wrapped = wrapped or min(before, key=len)
-    if wrapped:
+    if wrapped == "model.":
+        yield Unmet("doubled", "the prefix model. is doubled")
+    elif wrapped:
         yield Unmet("prefix", f"names start with {wrapped}")

@@ -56,6 +56,7 @@ LOADERS = (
         tried=SURVEY.tried,
         unmet={
             "prefix": ("refuses", "missing and unexpected keys"),
+            "doubled": ("refuses", "missing and unexpected keys"),
             "names": ("refuses", "missing and unexpected keys"),
             "rows": ("refuses", "size mismatch"),
         },

@@ -57,6 +57,7 @@ LOADERS = (
         where="modeling_utils.tie_weights",
         predict=predict,
         tried=SURVEY.tried,
+        copes_with=("doubled",),
         unmet={
             "file": ("refuses", "no file named model.safetensors or pytorch_model.bin"),
             "flag": ("refuses", "the config class refuses the value"),

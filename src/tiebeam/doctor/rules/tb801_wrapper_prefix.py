@@ -16,8 +16,9 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     wrapped = model.wrapped_names
     if wrapped:
         prefix = wrapper_prefix(model.checkpoint.tensors)
-        where = f"{prefix} is in front of" if prefix else "a wrapper's level is in"
         name = min(wrapped, key=len)
+        prefix = prefix or (name.removesuffix(wrapped[name]) if name.endswith(wrapped[name]) else "")
+        where = f"{prefix} is in front of" if prefix else "a wrapper's level is in"
         count = f"{len(wrapped):,} of {len(model.checkpoint.tensors):,} names"
         yield Evidence(f"{where} {count}: {name} instead of {wrapped[name]}")
 
@@ -50,11 +51,12 @@ RULE = Rule(
     severity=Severity.ERROR,
     title="a wrapper's prefix is on the tensor names",
     symptoms="transformers loads the model without an error, but reports every weight as MISSING and UNEXPECTED and "
-    "starts everything at random. mlx-lm and llama.cpp's converter refuse the file.",
+    "starts everything at random. mlx-lm and llama.cpp's converter refuse the file. Only a doubled model. is read by "
+    "transformers 5.22, and not by transformers 4.",
     cause="The state dict of a wrapped model was saved: module. (DDP, DeepSpeed), _orig_mod. (torch.compile), "
-    "base_model.model. (peft), or others of that kind.",
+    "base_model.model. (peft), model. once too often (a Lightning module's own), or others of that kind.",
     detection="Every tensor name starts with a level that only wrappers add, or names hold a level that torch.compile, "
-    "FSDP or activation checkpointing inserts.",
+    "FSDP or activation checkpointing inserts, or model. is in front of the model's own model. level.",
     check=check,
     fix=fix,
     steps=steps,
