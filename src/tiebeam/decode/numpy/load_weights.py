@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.dtypes import BITS, FLOATS
+from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.decode.numpy.ops import Array
 from tiebeam.errors import BadRequest, UnreadableInput
 
