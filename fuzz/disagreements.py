@@ -21,7 +21,25 @@ class Allowed(NamedTuple):
     reason: str
 
 
-ALLOWED: list[Allowed] = []
+OURS = r"^refused: .*"
+THEIRS = r"^accepted \| refused by the reference: "
+ALLOWED: list[Allowed] = [
+    # safetensors 0.8
+    Allowed("safetensors", OURS + "which no tensor can have", "empty, but another dimension is above 2**48"),
+    Allowed("safetensors", OURS + "defines .* twice", "of a key given twice the reference takes one"),
+    Allowed(
+        "safetensors",
+        THEIRS + ".*recursion limit",
+        "unread fields nested more than 128 deep",
+    ),
+    # gguf-py 0.19; ggml is on our side in each of these
+    Allowed("gguf", OURS + "with a NUL in it", "ggml ends the name at the NUL"),
+    Allowed("gguf", OURS + "has an empty key", "ggml refuses it"),
+    Allowed("gguf", OURS + "a tensor name of .* exceeds the limit of 63", "ggml refuses it"),
+    Allowed("gguf", OURS + "dimensions, which exceeds the limit of 4", "ggml refuses it"),
+    Allowed("gguf", OURS + "starts at byte", "ggml refuses tensors that do not follow each other"),
+    Allowed("gguf", OURS + "is truncated", "gguf-py cuts off what a truncated file lacks"),
+]
 
 
 def allowed(format: str, line: str) -> Allowed | None:

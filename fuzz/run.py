@@ -28,8 +28,8 @@ from worker import COUNTS, SECONDS_PER_FILE
 
 TITLES = ("tried", "accepted", "refused", "crashes", "over memory", "disagreements", "(listed)")
 FAILURES = ("crashes", "memory", "disagreements")
-SILENCE = 4 * SECONDS_PER_FILE  # a worker that reports nothing for so long hangs
-START = 180  # seconds for imports and seeds
+SILENCE = 15 * SECONDS_PER_FILE  # a worker that reports nothing for so long hangs
+START = 600  # seconds for imports and seeds
 
 
 @dataclass
@@ -41,7 +41,7 @@ class FormatRun:
     options: argparse.Namespace
     seconds: float
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-    failures: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)  # by the name of the file that is kept
     running: dict[str, int] = field(default_factory=dict)
     heard: float = 0.0
     ready: bool = False
@@ -63,7 +63,7 @@ class FormatRun:
                 if died is None:
                     break
                 self._died(Path(scratch), died)
-                if not self.ready or replay is not None or time.monotonic() >= end:
+                if not self.ready or replay is not None or not died.startswith("signal") or time.monotonic() >= end:
                     break
                 seed += 1_000_003
 
@@ -110,9 +110,9 @@ class FormatRun:
 
     def _died(self, scratch: Path, how: str) -> None:
         """The worker died on scratch/case while we, or the reference, were reading it."""
-        if not self.ready:
+        if not self.ready or not how.startswith("signal"):
             self.counts["crashes"] += 1
-            self.failures.append(f"{self.format}: the worker did not start: {how}")
+            self.failures[how] = f"{self.format}: the harness itself failed: {how}"
             return
         phase = (scratch / "phase").read_text().strip()
         line = f"accepted or refused | the reference died: {how}"
@@ -134,7 +134,7 @@ class FormatRun:
                 shutil.copytree(source, target, dirs_exist_ok=True)
             else:
                 shutil.copy(source, target)
-        self.failures.append(f"{self.format}: {kind}: {text}\n    {target}")
+        self.failures.setdefault(source.name, f"{self.format}: {kind}: {text}\n    {target}")
 
 
 def table(runs: list[FormatRun]) -> str:
@@ -182,7 +182,7 @@ def main() -> int:
         for future in futures:
             future.result()
     print(table(runs))
-    failures = [failure for run in runs for failure in run.failures]
+    failures = [failure for run in runs for failure in run.failures.values()]
     for failure in failures:
         print(failure)
     failed = sum(run.total(name) for run in runs for name in FAILURES)

@@ -2,14 +2,20 @@
 
 Every message is one sentence: what is wrong, the value, what to do. The CLI maps each class to an exit code.
 
-A reader of untrusted files wraps its entry in `reader_border`, so that even a bug ends in a sentence.
+The entry of a reader of untrusted files is decorated with `reader` (or wraps what it does in `reader_border`), so that
+even a bug ends in a sentence.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class TiebeamError(Exception):
@@ -71,3 +77,15 @@ def reader_border(what: object) -> Iterator[None]:
             f"{what} cannot be read: {repr(error)[:200]}; this is a bug of tiebeam, please report it "
             "(TIEBEAM_TRACEBACK=1 shows where it happened)"
         ) from error
+
+
+def reader(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """`function` inside a `reader_border` that names its first argument: a path, or what was opened from one."""
+
+    @wraps(function)
+    def bordered(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        first = args[0] if args else "the input"
+        with reader_border(getattr(first, "source", first if isinstance(first, str | os.PathLike) else "the input")):
+            return function(*args, **kwargs)
+
+    return bordered

@@ -24,7 +24,7 @@ def observed(tmp_path_factory):
     cases = {**{name: claims for name, (claims, _) in REFUSED.items()}, **ACCEPTED}
     files = {str(by_hand(where / f"{i}.gguf", **claims)): name for i, (name, claims) in enumerate(cases.items())}
     script = Path(__file__).parent / "observe_ggml.py"
-    command = [interpreter, script, json.dumps([int(kind) for kind in KINDS]), *files]
+    command = [str(interpreter), str(script), json.dumps([int(kind) for kind in KINDS]), *files]
     answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {files[path]: verdict for path, verdict in answer["files"].items()}, answer["blocks"]
 

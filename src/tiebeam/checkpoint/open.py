@@ -20,9 +20,10 @@ from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, transformer_folder
 from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
-from tiebeam.errors import UnreadableInput
+from tiebeam.errors import UnreadableInput, reader
 
 
+@reader
 def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     """Open `source`: a directory, a file, `org/name[@rev]` or `hf://org/name[@rev]`. Reads headers only.
 

@@ -27,7 +27,7 @@ from tiebeam.budget import (
 from tiebeam.catalog import KnownModel, find, named, neighbours, verdict, verdict_by_size, within_sizes
 from tiebeam.cli import render
 from tiebeam.cli.progress import Progress
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, reader
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,6 +138,7 @@ def _chosen(vocab: int | None, dim: int | None, trunk: int | None, config: str |
     return Plan(price(vocab, dim, trunk), f"new model{rest}")
 
 
+@reader
 def _from_config(path: str) -> Plan:
     from tiebeam.checkpoint.files import LocalFiles
     from tiebeam.checkpoint.json_files import read_json

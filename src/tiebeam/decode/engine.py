@@ -25,7 +25,7 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.numpy.runnable import model_config, spec_of
 from tiebeam.decode.numpy.vocab_tables import Table
 from tiebeam.decode.sampling import Sampling
-from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
+from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput, reader
 from tiebeam.families import Scales
 
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ class EngineBase(ABC):
         )
 
 
+@reader
 def open_engine(
     source: str | os.PathLike[str] | Checkpoint,
     *,

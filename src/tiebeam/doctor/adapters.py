@@ -21,7 +21,7 @@ from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
 from tiebeam.doctor.loaders import Prediction
 from tiebeam.doctor.rule import Finding, Names
-from tiebeam.errors import UnreadableInput
+from tiebeam.errors import UnreadableInput, reader
 from tiebeam.inspection import Report, inspect
 
 
@@ -82,6 +82,7 @@ def is_adapter(path: str | os.PathLike[str]) -> bool:
     return Path(path).is_dir() and (Path(path) / "adapter_config.json").is_file()
 
 
+@reader
 def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
     """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given; a base that
     is only named there and cannot be read is reported, and the findings are then empty."""
@@ -128,8 +129,10 @@ def _touched(weights: Checkpoint, config: dict[str, Any]) -> Touched:
         factor = next((i for i, part in enumerate(parts) if part.startswith("lora_")), None)
         if factor:
             lora[parts[factor - 1]] = None
-        elif "trainable_tokens" in parts[-1] or "token_adapter" in parts:
-            tokens[parts[parts.index("token_adapter") - 1 if "token_adapter" in parts else -2]] = None
+        elif "token_adapter" in parts[1:]:
+            tokens[parts[parts.index("token_adapter", 1) - 1]] = None
+        elif "trainable_tokens" in parts[-1] and len(parts) > 1:
+            tokens[parts[-2]] = None
         elif parts[-1] == "weight" and "base_layer" not in parts and len(parts) > 1:
             copies[parts[-2]] = None
     rank = config.get("r")
@@ -156,6 +159,8 @@ def _part(weights: Checkpoint, config: dict[str, Any], module: str) -> AdapterPa
         if module not in parts:
             continue
         rest = parts[parts.index(module) + 1 :]
+        if not rest or not info.shape:  # PEFT writes neither: a tensor named like the module itself, or a scalar
+            continue
         if "base_layer" in rest:  # the weight of the base, saved with the LoRA on it
             rows = info.shape[0]
         elif rest[-1] == "weight" and "lora" not in name:  # modules_to_save, or the whole embedding

@@ -18,6 +18,7 @@ from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
 from tiebeam.doctor.rules import RULES
+from tiebeam.errors import reader
 from tiebeam.inspection import Report, inspect
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Diagnosis:
         }
 
 
+@reader
 def diagnose(
     source: str | os.PathLike[str] | Checkpoint,
     *,

@@ -6,9 +6,10 @@ author relied on that default. A wrong value is refused by name.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 from tiebeam.errors import UnreadableInput
 from tiebeam.families.spec import Layer, Rope
@@ -17,6 +18,17 @@ MAX_LAYERS = 10_000
 FULL, SLIDING = "full_attention", "sliding_attention"
 IF_STORED = "if stored"
 """Value of a bias key in a config made from GGUF metadata, which declares no biases: a bias is used if it is stored."""
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of a file is a finite number that a float can hold: not true, NaN, 1e999 or 10**400.
+
+    >>> [is_number(value) for value in (1, 0.5, True, None, float("inf"), 10**400)]
+    [True, True, False, False, False, False]
+    """
+    if type(value) is int:
+        return abs(value) < 1 << 63
+    return type(value) is float and isfinite(value)
 
 
 class Fields:
@@ -34,7 +46,7 @@ class Fields:
         """A positive whole number."""
         value = self.get(key)
         if type(value) is not int or not 0 < value < 1 << 31:
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}, not a positive whole number")
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}, not a positive whole number")
         return value
 
     def count_or_none(self, key: str) -> int | None:
@@ -57,8 +69,8 @@ class Fields:
 
     def number(self, key: str) -> float:
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}, not a number")
+        if not is_number(value):
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}, not a number")
         return float(value)
 
     def number_or_none(self, key: str) -> float | None:
@@ -69,14 +81,14 @@ class Fields:
         value = self.get(key)
         if value is None:
             return 1.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value == 0:
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}; a scale is a number, not 0")
+        if not is_number(value) or value == 0:
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}; a scale is a number, not 0")
         return float(value)
 
     def flag(self, key: str) -> bool:
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}, not true or false")
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}, not true or false")
         return bool(value)
 
     def refuse(self, key: str, why: str) -> None:
@@ -91,14 +103,14 @@ class Fields:
     def text(self, key: str) -> str:
         value = self.get(key)
         if not isinstance(value, str):
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}, not a name")
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}, not a name")
         return value
 
     def integers(self, key: str) -> list[int]:
         """A list of whole numbers; empty where the config has none."""
         value = self.get(key) or []
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-            raise UnreadableInput(f"{self.where}: {key} is {value!r}, not a list of whole numbers")
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise UnreadableInput(f"{self.where}: {key} is {reprlib.repr(value)}, not a list of whole numbers")
         return value
 
 
@@ -120,9 +132,9 @@ def layer_kinds(f: Fields, slides: Callable[[int], bool]) -> list[str]:
         return [SLIDING if slides(i) else FULL for i in range(count)]
     if not isinstance(given, list) or len(given) != count:
         raise UnreadableInput(f"{f.where}: layer_types does not name a kind for each of the {count} layers")
-    unknown = next((kind for kind in given if kind not in (FULL, SLIDING)), None)
-    if unknown is not None:
-        raise UnreadableInput(f"{f.where}: the decoder has no layers of the type {unknown!r}")
+    for kind in given:
+        if kind not in (FULL, SLIDING):
+            raise UnreadableInput(f"{f.where}: the decoder has no layers of the type {reprlib.repr(kind)}")
     return given
 
 
@@ -148,12 +160,14 @@ def read_rope(
     """
     given = f.get("rope_scaling") or f.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
-        raise UnreadableInput(f"{f.where}: rope_scaling is {given!r}, not an object")
+        raise UnreadableInput(f"{f.where}: rope_scaling is {reprlib.repr(given)}, not an object")
     if kind is not None:
         if FULL in given or SLIDING in given:
             given = given.get(kind) or {}
             if not isinstance(given, Mapping):
-                raise UnreadableInput(f"{f.where}: the rope_parameters of {kind} are {given!r}, not an object")
+                raise UnreadableInput(
+                    f"{f.where}: the rope_parameters of {kind} are {reprlib.repr(given)}, not an object"
+                )
         elif kind == SLIDING:  # the older spelling scales the full layers only
             given = {}
     share = given.get("partial_rotary_factor", f.get("partial_rotary_factor"))
@@ -162,9 +176,15 @@ def read_rope(
         "partial_rotary_factor": 1.0 if share is None else share,
     }
     checked = Fields(numbers, {}, f.where)
-    dim = int(head_dim * checked.number("partial_rotary_factor"))
+    theta, turned = checked.number("rope_theta"), checked.number("partial_rotary_factor")
+    if theta <= 0 or not 0 < turned <= 1:
+        raise UnreadableInput(
+            f"{f.where}: rope_theta is {theta} and partial_rotary_factor {turned}; the first must be above 0, the "
+            "second above 0 and at most 1"
+        )
+    dim = int(head_dim * turned)
     scaling = str(given.get("rope_type", given.get("type", "default")))
     context = f.count("max_position_embeddings")
     original = f.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
     lengths = {"original_max_position_embeddings": original or context, "max_position_embeddings": context}
-    return Rope(dim, checked.number("rope_theta"), (aliases or {}).get(scaling, scaling), {**given, **lengths})
+    return Rope(dim, theta, (aliases or {}).get(scaling, scaling), {**given, **lengths})

@@ -17,7 +17,7 @@ from tiebeam import equality, families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.checkpoint.quantized.packed import PackedMatrix, packed_matrix
 from tiebeam.equality import Equality
-from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput
+from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput, reader
 from tiebeam.families.config_levels import flag_levels
 from tiebeam.inspection.draft_model import draft_kind, draft_vocab_size
 from tiebeam.inspection.parameters import count_parameters
@@ -49,6 +49,11 @@ def inspect(
     >>> report.params.total < report.params.untied_total
     True
     """
+    return _inspect(source, embed, head)
+
+
+@reader
+def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
     checkpoint, compare = _open(source)
     architecture = families.lookup(checkpoint.architecture)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
@@ -76,12 +81,13 @@ def inspect(
     draft, draft_head = draft_kind(checkpoint) if embed is None and head is None else "", W
     if draft:
         W = None  # a draft model has no LM head of its own: it borrows its target's, or scores a part of the tokens
+    matrices = _matrix(checkpoint, E), _matrix(checkpoint, W)
     verdict = compare(E.name, W.name) if E and W else None
     if verdict and not verdict.equal and declared.value and _keeps_a_different_head(checkpoint, architecture):
         declared = families.Declared(False, f"{declared.by}; every loader keeps the stored head")
     pair = Pair(
-        embed=_matrix(checkpoint, E),
-        head=_matrix(checkpoint, W),
+        embed=matrices[0],
+        head=matrices[1],
         declared=declared.value,
         declared_by=declared.by,
         equal=verdict.equal if verdict else None,
@@ -185,6 +191,10 @@ def _matrix(checkpoint: Checkpoint, info: TensorInfo | None) -> Matrix | None:
     if info is None:
         return None
     packed = packed_matrix(checkpoint, info.name)
+    if packed is None and len(info.shape) != 2:
+        raise UnreadableInput(
+            f"{info.name} has the shape {list(info.shape)} in {info.file}; an embedding or LM head has two dimensions"
+        )
     if packed is None:
         return Matrix(info.name, info.shape, info.dtype, info.nbytes, info.file)
     nbytes = sum(checkpoint.tensors[part].nbytes for part in packed.parts)

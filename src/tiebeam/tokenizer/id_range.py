@@ -40,6 +40,10 @@ class TokenIds:
             return self.texts.get(token)
         return self.texts[token] if 0 <= token < self.size else None
 
+    def from_id(self, first: int) -> Iterable[int]:
+        """The ids from `first` on that have a text: a vocabulary of ten tokens can have the id 2**31 - 1."""
+        return (i for i in self.texts if i >= first) if isinstance(self.texts, Mapping) else range(first, self.size)
+
 
 def token_ids(checkpoint: Checkpoint) -> TokenIds | None:
     """The ids of a checkpoint's tokenizer; None if it has none, or one that is not read (a SentencePiece model alone).

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.json_files import read_json
-from tiebeam.errors import TiebeamError, UnreadableInput
+from tiebeam.errors import TiebeamError, UnreadableInput, reader
 from tiebeam.limits import MAX_TOKENIZER
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def explaining_failure(what: str) -> Iterator[None]:
         raise UnreadableInput(f"{what}: {' '.join(str(error).split())}") from None
 
 
+@reader
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     """The tokenizer of a checkpoint; None when it has none.
 

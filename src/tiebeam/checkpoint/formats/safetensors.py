@@ -63,20 +63,24 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
     """
     if b"\\" in raw or b"-" in raw:  # escapes; negative numbers
         return None
-    at, bits, new, info, only_integers = 0, dtypes.BITS, tuple.__new__, TensorInfo, {int}
+    at, bits, new, info = 0, dtypes.BITS, tuple.__new__, TensorInfo
     try:
         text = decode_json(raw, file)
         tensors, stop = _DECODER.raw_decode(text)
         metadata = tensors.pop("__metadata__", None)
         strings = 5 * len(tensors)
+        # Types and sizes before any arithmetic: JSON's true, a list or a number of 4,000 digits is not a dimension.
+        dimensions: list[int] = []
+        for entry in tensors.values():
+            shape = entry["shape"]
+            if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
+                return None
+            dimensions += shape
+        if dimensions and (set(map(type, dimensions)) != {int} or max(dimensions) > MAX_DIMENSION):
+            return None
         for name, entry in tensors.items():
             dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            if begin != at or end <= at or type(shape) is not list:
-                return None
-            # Types and sizes before any arithmetic: JSON's true, a list or a number of 4,000 digits is not a dimension.
-            if shape and ({*map(type, shape)} != only_integers or len(shape) > MAX_DIMENSIONS):
-                return None
-            if max(shape, default=0) > MAX_DIMENSION or prod(shape) * bits[dtype] != (end - at) * 8:
+            if begin != at or end <= at or prod(shape) * bits[dtype] != (end - at) * 8:
                 return None
             if at < 2 and bool in (type(begin), type(end)):  # JSON's true and false, which Python treats as 1 and 0
                 return None

@@ -7,12 +7,14 @@ position x frequency is part of what the model learned.
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any
 
 import numpy as np
 
 from tiebeam.decode.numpy.ops import Array
 from tiebeam.errors import UnreadableInput
+from tiebeam.families.config_fields import is_number
 from tiebeam.families.spec import Rope
 
 SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
@@ -53,7 +55,9 @@ def _llama3(rope: Rope, plain: Array) -> Array:  # [R/2] -> [R/2]
 
 def _yarn(rope: Rope, plain: Array) -> tuple[Array, float]:
     original, factor = _number(rope, "original_max_position_embeddings"), _number(rope, "factor")
-    fast, slow = rope.scaling.get("beta_fast") or 32, rope.scaling.get("beta_slow") or 1
+    fast, slow = _number(rope, "beta_fast", 32), _number(rope, "beta_slow", 1)
+    if rope.theta == 1:
+        raise UnreadableInput("the yarn rotary scaling needs a rope_theta other than 1: all frequencies are equal")
 
     def place(turns: float) -> float:
         """The index of the frequency that makes this many turns within the original context."""
@@ -64,29 +68,34 @@ def _yarn(rope: Rope, plain: Array) -> tuple[Array, float]:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
     ramp = np.clip((np.arange(rope.dim // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
-    attention = rope.scaling.get("attention_factor")
-    if attention is None:
-        one, all_dim = rope.scaling.get("mscale"), rope.scaling.get("mscale_all_dim")
+    attention = _number(rope, "attention_factor", 0)
+    if not attention:
+        one, all_dim = _number(rope, "mscale", 0), _number(rope, "mscale_all_dim", 0)
         stretch = [1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0 for m in (one or 1, all_dim or 1)]
         attention = stretch[0] / stretch[1] if one and all_dim else stretch[0]
-    return plain / factor * ramp + plain * (1 - ramp), float(attention)
+    return plain / factor * ramp + plain * (1 - ramp), attention
 
 
 def _longrope(rope: Rope, plain: Array, length: int) -> tuple[Array, float]:
     """Two sets of divisors: one for sequences within the original context, one for longer ones."""
     original = _number(rope, "original_max_position_embeddings")
     divisors = _list(rope, "long_factor" if length > original else "short_factor")
-    attention = rope.scaling.get("attention_factor")
-    if attention is None:
-        factor = rope.scaling.get("factor") or _number(rope, "max_position_embeddings") / original
-        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return plain / divisors, float(attention)
+    attention = _number(rope, "attention_factor", 0)
+    if not attention:
+        factor = _number(rope, "factor", 0) or _number(rope, "max_position_embeddings") / original
+        attention = math.sqrt(1 + math.log(factor) / math.log(max(original, 2))) if factor > 1 else 1.0
+    return plain / divisors, attention
 
 
-def _number(rope: Rope, key: str) -> float:
+def _number(rope: Rope, key: str, default: float | None = None) -> float:
+    """A positive number of the scaling, of a size that arithmetic can bear; `default` where it is absent, null or 0."""
     value = rope.scaling.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UnreadableInput(f"the {rope.kind} rotary scaling needs a positive {key}; the config has {value!r}")
+    if default is not None and (value is None or (value == 0 and value is not False)):
+        return default
+    if not is_number(value) or not 1e-12 < value < 1e12:
+        raise UnreadableInput(
+            f"the {rope.kind} rotary scaling needs a positive {key}; the config has {reprlib.repr(value)}"
+        )
     return float(value)
 
 
@@ -94,8 +103,8 @@ def _list(rope: Rope, key: str) -> Array:  # -> [R/2]
     value = rope.scaling.get(key)
     try:
         numbers = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = np.empty(0)
-    if numbers.shape != (rope.dim // 2,) or not (numbers > 0).all():
+    if numbers.shape != (rope.dim // 2,) or not ((numbers > 0) & np.isfinite(numbers)).all():
         raise UnreadableInput(f"the {rope.kind} rotary scaling needs {rope.dim // 2} positive numbers in {key}")
     return numbers

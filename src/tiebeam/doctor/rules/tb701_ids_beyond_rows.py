@@ -24,7 +24,7 @@ def only_added(vocabulary: Vocabulary) -> bool:
     beyond, tokens = ids_beyond(vocabulary), vocabulary.tokens
     if tokens is None or vocabulary.vocab_size not in (None, vocabulary.embed_rows):
         return False
-    return all(i in tokens.added or tokens.text(i) is None for i in beyond)
+    return all(i in tokens.added for i in tokens.from_id(beyond.start))
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
