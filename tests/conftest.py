@@ -20,6 +20,7 @@ SLOW = (
     "decode/test_perplexity.py", "families/test_any_config.py", "families/test_locate.py",
     "families/test_parameter_count.py", "families/test_registry.py", "families/test_scales.py",
     "families/test_tie_flag.py", "surgery/test_engine_choice.py", "surgery/test_gguf_to_hf.py", "surgery/test_guide.py",
+    "surgery/test_extend.py", "surgery/test_extend_guide.py", "surgery/test_extend_in_memory.py",
     "surgery/test_joint.py", "surgery/test_journeys.py", "surgery/test_json_edit.py", "surgery/test_killed.py",
     "surgery/test_module.py",
 )  # fmt: skip

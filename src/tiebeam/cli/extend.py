@@ -85,7 +85,9 @@ def command(
             print_nothing_to_do(plan, as_json, dry_run) if plan.nothing_to_do else print_plan(plan, as_json)
             return
         outcome = execute(plan, where, link=link, proof=not no_proof, progress=progress, **running)
-    print_outcome(outcome, as_json, _effect(outcome.measured, "repaired" if repair else "new"))
+    untold = outcome.proof is not None and not outcome.proof.ran  # the line above says why it was not run
+    effect = "" if untold else _effect(outcome.measured, "repaired" if repair else "new")
+    print_outcome(outcome, as_json, effect)
     if not as_json:
         _print_tokens(outcome.facts, outcome.measured)
 
