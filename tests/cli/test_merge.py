@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,17 @@ def test_the_report_says_what_became_of_the_pair_and_how_it_was_verified(trained
     assert first.startswith("● untied")
     text = " ".join(done.output.split())
     assert "only the head of a tied base, so the result is untied: both matrices are stored" in text
-    assert "against the base with the adapter" in text
+    assert "(rounding) of the base with the adapter on 16 probe tokens" in text
     assert f"next tiebeam inspect {tmp_path / 'merged'}".replace(" ", "") in text.replace(" ", "")
+
+
+def test_the_report_in_the_guide_is_what_the_program_prints(trained: Trained, tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "merge.md").read_text()
+    (block,) = re.findall(r"```console\n(.*?)```", guide, re.S)
+    words = ["merge", str(trained.base), str(trained.adapter), str(tmp_path / "merged"), "--quiet"]
+    done = CliRunner().invoke(tiebeam, words, env={"COLUMNS": "120"})
+    number = re.compile(r"\d\.\de-\d+")
+    assert number.sub("N", done.output).startswith(number.sub("N", block))
 
 
 def test_a_dry_run_writes_nothing_and_needs_no_target(trained: Trained, tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
             yield f"  base         {result.base.model}: {result.base.tie}"
         yield from _labelled("merge", to_options(result.merge, command), width, indent=2)
         if result.advice:
-            yield from _labelled("tiebeam merge", result.advice.sentence, width, indent=2)
+            yield from _labelled("by tiebeam", result.advice.sentence, width, indent=2)
     for finding in result.findings:
         yield ""
         yield from _finding_lines(finding, width)
