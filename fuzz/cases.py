@@ -6,6 +6,7 @@ A harness is a module `harnesses/fuzz_FORMAT.py`. It has:
     seeds() -> list[Case]     tiny valid cases, made by the reference library
     mutate(case, rng) -> Case  a damaged copy; most of them should be damaged in one place of the structure
     read(directory) -> object  our reader on the case in `directory`; TiebeamError means refused
+    COVERED                   optional: the modules whose coverage guides atheris; ("tiebeam.checkpoint",) if absent
     reference(directory)      optional: the reference reader; any Exception means refused. Where both accept, what the
                               two return must be equal
 """

@@ -28,8 +28,8 @@ from worker import COUNTS, SECONDS_PER_FILE
 
 TITLES = ("tried", "accepted", "refused", "crashes", "over memory", "disagreements", "(listed)")
 FAILURES = ("crashes", "memory", "disagreements")
-SILENCE = 4 * SECONDS_PER_FILE  # a worker that reports nothing for so long hangs
-START = 180  # seconds for imports and seeds
+SILENCE = 15 * SECONDS_PER_FILE  # a worker that reports nothing for so long hangs
+START = 600  # seconds for imports and seeds
 
 
 @dataclass

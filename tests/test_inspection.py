@@ -9,7 +9,7 @@ import torch
 import tiebeam
 from helpers.building import DIM, VOCAB, llama_config, table, write_model, write_sharded
 from tiebeam import Tie
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, UnreadableInput
 
 TRUNK = {"model.norm.weight": np.ones(DIM, np.float32), "model.layers.0.mlp.up_proj.weight": table(9, 16, DIM)}
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -261,3 +261,16 @@ def test_html_of_a_report_is_escaped(tmp_path):
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "<table>" in html
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2, 3)], ids=["scalar", "vector", "three dimensions"])
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_a_matrix_of_another_number_of_dimensions_is_refused(tmp_path, name, shape):
+    from safetensors.numpy import save_file
+
+    matrix = np.zeros((8, 3), np.float32)
+    tensors = {"model.embed_tokens.weight": matrix, "lm_head.weight": matrix + 1, name: np.zeros(shape, np.float32)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UnreadableInput, match=f"{name} has the shape .* two dimensions"):
+        tiebeam.inspect(tmp_path)

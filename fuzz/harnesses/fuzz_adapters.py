@@ -16,6 +16,7 @@ from mutations import mutate_json
 from verbs import verb
 
 FILE = ""
+COVERED = ("tiebeam.doctor.adapters", "tiebeam.doctor.adapter_loaders")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NAMES = (
     "lm_head", "embed_tokens", "lm_head.weight", "embed_tokens.weight", "weight", "trainable_tokens_delta",

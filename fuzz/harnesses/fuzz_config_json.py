@@ -18,6 +18,7 @@ from mutations import VALUES, mutate_json, mutate_value, write_json
 from verbs import verb
 
 FILE = "config.json"
+COVERED = ("tiebeam.families.config_fields", "tiebeam.families.llama", "tiebeam.decode.numpy", "tiebeam.inspection")
 YARN = {
     "rope_type": "yarn",
     "factor": 4.0,

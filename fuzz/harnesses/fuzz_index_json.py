@@ -12,6 +12,7 @@ from mutations import VALUES, mutate_json, write_json
 from verbs import verb
 
 FILE = "model.safetensors.index.json"
+COVERED = ("tiebeam.checkpoint.model_files", "tiebeam.checkpoint.json_files", "tiebeam.checkpoint.files")
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 NAMES = (
     *SHARDS, "model-00003-of-00002.safetensors", "../model.safetensors", "/etc/passwd", "", ".", "..", "a/../../b",

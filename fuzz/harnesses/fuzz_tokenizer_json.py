@@ -12,6 +12,7 @@ from mutations import VALUES, mutate_json, write_json
 from verbs import verb
 
 FILE = ""
+COVERED = ("tiebeam.tokenizer", "tiebeam.inspection.vocabulary")
 NAMES = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "generation_config.json", "vocab.json")
 IDS = (0, 1, 7, 8, 9, -1, 2**31, 2**32, 2**53, 2**64, 10**30, 1.5, "1", None, True)
 _model: dict[str, bytes] = {}

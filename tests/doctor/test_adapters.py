@@ -127,6 +127,27 @@ def test_an_adapter_that_names_no_base_shows_modules_copies_and_tokens(adapter):
     assert str(touched).startswith("LoRA of rank 2 on ")
 
 
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "base_model.model.lm_head", "trainable_tokens_delta", ""])
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["scalar", "vector"])
+def test_a_tensor_named_like_a_module_is_no_change_of_it(adapter, name, shape):
+    from safetensors.torch import load_file, save_file
+
+    where = adapter(True, target_modules=["q_proj"]) / "adapter_model.safetensors"
+    save_file({**load_file(where), name: torch.zeros(shape)}, where)
+    diagnosis = diagnose_adapter(where.parent)
+    assert codes(diagnosis) == []
+    assert diagnosis.touched.lora == ("q_proj",)
+
+
+@pytest.mark.parametrize("part", ["base_layer.weight", "weight", "lora_embedding_A", "lora_B.weight"])
+def test_a_scalar_in_place_of_a_matrix_is_no_change_of_it(adapter, part):
+    from safetensors.torch import load_file, save_file
+
+    where = adapter(True, target_modules=["q_proj"]) / "adapter_model.safetensors"
+    save_file({**load_file(where), f"base_model.model.lm_head.{part}": torch.zeros(())}, where)
+    assert codes(diagnose_adapter(where.parent)) == []
+
+
 def test_an_adapter_is_distinguished_from_a_model(adapter, tmp_path):
     where = adapter(True, target_modules=["q_proj"])
     assert is_adapter(where)

@@ -81,12 +81,13 @@ def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
     draft, draft_head = draft_kind(checkpoint) if embed is None and head is None else "", W
     if draft:
         W = None  # a draft model has no LM head of its own: it borrows its target's, or scores a part of the tokens
+    matrices = _matrix(checkpoint, E), _matrix(checkpoint, W)
     verdict = compare(E.name, W.name) if E and W else None
     if verdict and not verdict.equal and declared.value and _keeps_a_different_head(checkpoint, architecture):
         declared = families.Declared(False, f"{declared.by}; every loader keeps the stored head")
     pair = Pair(
-        embed=_matrix(checkpoint, E),
-        head=_matrix(checkpoint, W),
+        embed=matrices[0],
+        head=matrices[1],
         declared=declared.value,
         declared_by=declared.by,
         equal=verdict.equal if verdict else None,
@@ -190,6 +191,10 @@ def _matrix(checkpoint: Checkpoint, info: TensorInfo | None) -> Matrix | None:
     if info is None:
         return None
     packed = packed_matrix(checkpoint, info.name)
+    if packed is None and len(info.shape) != 2:
+        raise UnreadableInput(
+            f"{info.name} has the shape {list(info.shape)} in {info.file}; an embedding or LM head has two dimensions"
+        )
     if packed is None:
         return Matrix(info.name, info.shape, info.dtype, info.nbytes, info.file)
     nbytes = sum(checkpoint.tensors[part].nbytes for part in packed.parts)

@@ -103,7 +103,7 @@ def _list(rope: Rope, key: str) -> Array:  # -> [R/2]
     value = rope.scaling.get(key)
     try:
         numbers = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = np.empty(0)
     if numbers.shape != (rope.dim // 2,) or not ((numbers > 0) & np.isfinite(numbers)).all():
         raise UnreadableInput(f"the {rope.kind} rotary scaling needs {rope.dim // 2} positive numbers in {key}")
