@@ -53,6 +53,8 @@ def instructions(raw: bytes) -> list[bytes]:
     with suppress(Exception):  # damaged before: what was parsed is enough
         for _, _, at in pickletools.genops(raw):
             starts.append(at or 0)
+    if not starts:
+        return [raw]
     return [raw[a:b] for a, b in zip(starts, [*starts[1:], len(raw)], strict=True)]
 
 

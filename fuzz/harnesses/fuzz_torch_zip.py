@@ -70,10 +70,8 @@ def read(directory: Path) -> object:
     from tiebeam.doctor import diagnose
     from tiebeam.errors import TiebeamError
 
-    header = read_header(LocalFiles(directory), FILE)
-    if not header.tensors:
-        return {}
     checkpoint = open_checkpoint(directory / FILE)
+    header = read_header(LocalFiles(directory), FILE)
     with suppress(TiebeamError):
         diagnose(directory / FILE)
     prefix = header.metadata.get("tiebeam.weights_at", "")
@@ -101,6 +99,10 @@ def reference(directory: Path) -> object:
     with suppress(TiebeamError):
         ours = read(directory)
     found: dict[str, Any] = {}
+    if not ours:  # we refused it, as we do if there is no tensor
+        _collect(loaded, "", found, set(), None)
+        assert found, "no tensors"
+        return found
     _collect(loaded, "", found, set(), ours)
     return found
 
@@ -109,8 +111,8 @@ def _collect(value: Any, name: str, found: dict[str, Any], above: set[int], want
     import torch
 
     if isinstance(value, torch.Tensor):
-        key = name or "tensor"
-        if key in wanted:
+        key = (name or "tensor").encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
+        if wanted is None or key in wanted:
             found[key] = _described(value)
     elif isinstance(value, dict | list | tuple) and id(value) not in above and len(above) < 60:
         items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -40,6 +40,7 @@ MAX_QUANT_STATE = 4096  # bytes of the JSON that bitsandbytes stores as a tensor
 # Zip archives (PyTorch, npz). Python's zipfile takes about 1,000 bytes per member.
 MAX_ZIP_DIRECTORY = 16 << 20  # bytes of the table of contents
 MAX_ZIP_MEMBERS = 100_000
+MAX_INFLATED_STRIDED = 40 << 20  # bytes of a compressed tensor that is not in row-major order, which is read whole
 MAX_NPY_HEADER = 10_000  # bytes; NumPy's own limit
 
 # Pickles (PyTorch zip and legacy, DCP metadata)

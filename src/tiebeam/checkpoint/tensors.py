@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam.checkpoint import dtypes
 from tiebeam.checkpoint.files import Files
-from tiebeam.errors import BadRequest
+from tiebeam.errors import BadRequest, NumbersNotRead
+from tiebeam.limits import MAX_INFLATED_STRIDED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +111,12 @@ class Checkpoint:
             raise BadRequest(f"{name} is a scalar and has no rows; read it whole with tensor({name!r})")
         stop = info.shape[0] if stop is None else min(stop, info.shape[0])
         assert 0 <= start <= stop
-        if info.strides is not None:
+        if info.strides is not None:  # must be read whole, and a compressed one can be far larger than its file
+            if info.packing and info.nbytes > MAX_INFLATED_STRIDED:
+                raise NumbersNotRead(
+                    f"the numbers of {name} are not read: {info.nbytes:,} bytes, compressed and not in row-major "
+                    f"order, exceed the limit of {MAX_INFLATED_STRIDED:,}; save it uncompressed"
+                )
             raw = self.read_bytes(name)
             return dtypes.decode_strided(info.dtype, raw, info.shape, info.strides)[start:stop]
         shape = (stop - start, *info.shape[1:])

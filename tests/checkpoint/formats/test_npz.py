@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from helpers.mangling import mangled, survives
-from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.errors import UnreadableInput
+from tiebeam.checkpoint import Checkpoint, open_checkpoint, tensors
+from tiebeam.errors import NumbersNotRead, UnreadableInput
 
 SPELLED = {
     "?": "BOOL", "i1": "I8", "u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32", "<i8": "I64",
@@ -101,6 +101,16 @@ class Command:
         import os
 
         return os.system, (f"touch {self.canary}",)
+
+
+def test_compressed_array_in_columns_is_not_inflated_above_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "a.npz", w=np.asfortranarray(np.zeros((50, 30), np.float32)))
+    assert open_checkpoint(tmp_path / "a.npz").rows("w", 3, 5).shape == (2, 30)
+    monkeypatch.setattr(tensors, "MAX_INFLATED_STRIDED", 5999)
+    with pytest.raises(NumbersNotRead, match="6,000 bytes, compressed and not in row-major order"):
+        open_checkpoint(tmp_path / "a.npz").rows("w", 3, 5)
 
 
 def test_arrays_without_numbers_are_skipped_and_objects_never_unpickled(tmp_path: Path) -> None:

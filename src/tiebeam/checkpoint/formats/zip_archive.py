@@ -27,6 +27,7 @@ _BLOCK = 1 << 20
 _TAIL = 1 << 16
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, name length, extra length
 _OPEN_ARCHIVES, _OPEN_STREAMS = 4, 4
+_ENCRYPTED = "encrypted; decrypt the archive first"
 
 
 class Member(NamedTuple):
@@ -42,7 +43,8 @@ class Member(NamedTuple):
     stored_size: int
     size: int
     crc: int
-    encrypted: bool
+    unusable: str
+    """Why its flags say that it is no plain file; empty if they do not."""
 
     @property
     def deflated(self) -> bool:
@@ -95,7 +97,7 @@ class Archive:
             stored,
             full,
             entry.CRC,
-            bool(entry.flag_bits & 0x1),
+            _unusable(entry),
         )
 
     def _checked(self, name: str) -> Member:
@@ -129,8 +131,8 @@ class Archive:
         magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack_from(raw)
         if magic != b"PK\x03\x04" or method != member.method or raw[fixed : fixed + name_length] != member.raw_name:
             raise UnreadableInput(f"{self.file}: the table of contents does not match the local header of {name!r}")
-        if flags & 0x1 or member.encrypted:
-            raise UnreadableInput(f"{self.file}: {name!r} is encrypted; decrypt the archive first")
+        if flags & 0x1 or member.unusable:
+            raise UnreadableInput(f"{self.file}: {name!r} is {member.unusable or _ENCRYPTED}")
         begin: int = member.header + fixed + name_length + extra_length
         if begin + member.stored_size > member.limit:
             raise UnreadableInput(f"{self.file}: the data of {name!r} overlaps what follows it in the archive")
@@ -274,6 +276,13 @@ class _Window:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _unusable(entry: zipfile.ZipInfo) -> str:
+    if entry.flag_bits & 0x1:
+        return _ENCRYPTED
+    # PyTorch leaves the numbers of such a member uninitialised.
+    return "marked as a directory" if entry.external_attr & 0x10 and entry.file_size else ""
 
 
 def _lower(error: Exception) -> str:
