@@ -63,5 +63,5 @@ def test_every_reader_has_the_border(tmp_path, monkeypatch, as_users_run, broken
 
     monkeypatch.setattr(LocalFiles, "names", names)
     entry = open_engine if broken == "open_engine" else getattr(tiebeam, broken)
-    with pytest.raises(errors.UnreadableInput, match="ZeroDivisionError.*please report it"):
+    with pytest.raises(errors.UnreadableInput, match=r"ZeroDivisionError.*please report it"):
         entry(tmp_path)
