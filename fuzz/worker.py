@@ -9,6 +9,7 @@ DIRECTORY/phase.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import re
@@ -31,6 +32,7 @@ sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]  # this clone's reader;
 
 import cases  # noqa: E402
 from disagreements import allowed  # noqa: E402
+from mutations import mutate_bytes  # noqa: E402
 
 GROWTH = 200 << 20
 SECONDS_PER_FILE = 20  # of processor time: a busy machine is not the file's fault
@@ -133,6 +135,14 @@ class Worker:
             return Outcome(plain.kind, f"{plain.signature}, but {reason.reason}", line)
         return Outcome("disagreements", _shape(line), line)
 
+    def mutated(self, case: cases.Case, rng: Random) -> cases.Case:
+        """A damaged copy. A harness that stumbles over what was damaged before leaves it to plain damage."""
+        try:
+            return self.harness.mutate(dict(case), rng)
+        except Exception:
+            name = rng.choice(sorted(case) or [self.harness.FILE])
+            return {**case, name: mutate_bytes(case.get(name, b""), rng)}
+
     def record(self, case: cases.Case, outcome: Outcome) -> bool:
         """Count it, and report a failure of a new signature with the smallest case found for it. True: new."""
         self.counts["tried"] += 1
@@ -201,7 +211,7 @@ def plain(worker: Worker, budget: Budget, rng: Random) -> None:
     corpus = list(worker.seeds)
     while not budget.over():
         parent = rng.choice(corpus) if rng.random() < 0.5 else rng.choice(worker.seeds)
-        case = worker.harness.mutate(dict(parent), rng)
+        case = worker.mutated(parent, rng)
         outcome = worker.attempt(case)
         if worker.record(case, outcome) and outcome.kind in ("accepted", "refused") and cases.size(case) < 1 << 18:
             corpus.append(case)
@@ -211,20 +221,23 @@ def coverage_guided(worker: Worker, budget: Budget, seed: int) -> None:
     """The same mutations, with atheris choosing what to mutate by the code that it reached. Does not return."""
     import atheris
 
+    def unpacked(raw: bytes) -> cases.Case | None:
+        with suppress(ValueError, AttributeError, TypeError):
+            return cases.unpack(raw)
+        return None  # what libFuzzer tries first: nothing, a line feed
+
     def one(raw: bytes) -> None:
         if budget.over():
             os._exit(0)
-        with suppress(ValueError, AttributeError, TypeError):
-            case = cases.unpack(raw)
+        case = unpacked(raw)
+        if case is not None:
             worker.record(case, worker.attempt(case))
 
-    def mutated(raw: bytes, limit: int, seed: int) -> bytes:
+    def mutate(raw: bytes, limit: int, seed: int) -> bytes:
         rng = Random(seed)
-        case = dict(rng.choice(worker.seeds))
-        if rng.random() < 0.6:  # without fresh seeds, damage on damage is nearly always refused at the first check
-            with suppress(ValueError, AttributeError, TypeError):
-                case = cases.unpack(raw)
-        return cases.pack(worker.harness.mutate(case, rng))[:limit]
+        # Without fresh seeds, damage on damage is nearly always refused at the first check.
+        case = unpacked(raw) if rng.random() < 0.6 else None
+        return cases.pack(worker.mutated(case or rng.choice(worker.seeds), rng))[:limit]
 
     corpus = worker.directory.parent / "corpus"
     corpus.mkdir(exist_ok=True)
@@ -232,12 +245,13 @@ def coverage_guided(worker: Worker, budget: Budget, seed: int) -> None:
         (corpus / f"seed-{i}").write_bytes(cases.pack(case))
     options = [
         "-max_len=1000000",
-        "-timeout=0",
+        "-timeout=1000000",  # 0 would mean at once
         "-rss_limit_mb=0",
         "-verbosity=0",
+        "-handle_abrt=0",
         "-print_final_stats=0",
     ]
-    atheris.Setup([sys.argv[0], *options, f"-seed={seed + 1}", str(corpus)], one, custom_mutator=mutated)
+    atheris.Setup([sys.argv[0], *options, f"-seed={seed + 1}", str(corpus)], one, custom_mutator=mutate)
     worker.base = _address_space()
     signal.signal(signal.SIGPROF, _raise_too_slow)
     atheris.Fuzz()
@@ -253,6 +267,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("plain", "atheris"), default="plain")
     parser.add_argument("--replay", nargs="*", type=Path)
     options = parser.parse_args()
+    faulthandler.enable()
     if options.engine == "atheris":
         import atheris
 
