@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS
@@ -16,7 +16,6 @@ from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from typing_extensions import TypeIs
 
 # Every element type of the safetensors format, in bits.
 BITS = {
@@ -49,7 +48,7 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E8M0", *_SMALL_FLOATS})
 _GGML_BLOCKS = {"Q8_1": (32, 36)}
 
 
-def is_shape(numbers: object) -> TypeIs[list[int] | tuple[int, ...]]:
+def is_shape(numbers: object) -> TypeGuard[list[int] | tuple[int, ...]]:
     """Whether an untrusted value can be a shape: few integers, and an array of that shape could exist.
 
     Readers ask this before any arithmetic. A 0 does not excuse the other dimensions: NumPy cannot hold (0, 2**63).
