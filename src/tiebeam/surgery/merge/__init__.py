@@ -1,5 +1,5 @@
-"""`merge`: write a base with PEFT adapters merged into it. Streaming, verified, atomic; neither peft nor torch "
-"needed."""
+"""`merge`: write a base with PEFT adapters merged into it. Streaming, verified, atomic; neither peft nor torch
+needed."""
 
 from __future__ import annotations
 

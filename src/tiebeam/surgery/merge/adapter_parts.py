@@ -105,8 +105,8 @@ class AdapterParts:
 
 
 def read_parts(adapter: Adapter, weight: float = 1.0) -> AdapterParts:
-    """Sort the adapter's tensors; raises BadRequest for what cannot be merged, UnreadableInput for a damaged "
-    "adapter."""
+    """Sort the adapter's tensors; raises BadRequest for what cannot be merged, UnreadableInput for a damaged
+    adapter."""
     if not isfinite(weight):
         raise BadRequest(f"weight={weight} is not a number to scale an adapter by; give one such as 0.5")
     _refuse_unknown(adapter)
@@ -224,8 +224,7 @@ def _scale(module: str, rank: int, adapter: Adapter) -> float:
     if r != rank:
         raise UnreadableInput(
             f"{adapter.source}: the rank of {module} is {r} by adapter_config.json and {rank} in its factors; config "
-            "and "
-            "weights are of two adapters, or rank_pattern is wrong"
+            "and weights are of two adapters, or rank_pattern is wrong"
         )
     return float(alpha / sqrt(rank) if config.get("use_rslora") is True else alpha / rank)
 

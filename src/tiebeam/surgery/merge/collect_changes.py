@@ -202,8 +202,7 @@ def _flipped(parts: AdapterParts, lora: Lora, target: Target, base: str) -> bool
     if not fits:
         raise BadRequest(
             f"the factors of {lora.a.rpartition('.lora_')[0]} make a matrix [{out}, {into}] but {target.name} of "
-            f"{base} is "
-            f"{list(target.shape)}; {_OTHER}"
+            f"{base} is {list(target.shape)}; {_OTHER}"
         )
     if len(fits) == 1:
         return fits.pop()
@@ -221,15 +220,13 @@ def _refuse_missing(parts: AdapterParts, missing: Sequence[str], targets: Target
     method = next((method for module in missing if (method := targets.packed(module))), None)
     if method:
         raise BadRequest(
-            f"{missing[0]} of {base} is packed ({method}); merge into the model before it was quantized, and quantize "
-            "the "
-            "result"
+            f"{missing[0]} of {base} is packed ({method}); merge into the model before it was quantized, and "
+            "quantize the result"
         )
     named = f"; it names {parts.adapter.base} as its base" if parts.adapter.base else ""
     raise BadRequest(
         f"{parts.adapter.source} changes {names_of(missing)}, which {base} does not have ({len(missing):,} of "
-        f"{total:,} "
-        f"targets are missing){named}"
+        f"{total:,} targets are missing){named}"
     )
 
 

@@ -41,8 +41,8 @@ def grown_vocabulary(source: Source, adapters: Sequence[AdapterParts], needed: i
         if source.is_gguf:
             raise BadRequest(
                 f"the adapter has {needed:,} rows and {source.checkpoint.source} {rows:,}, and a GGUF has its "
-                "tokenizer "
-                f"inside; add the tokens first: tiebeam extend {source.checkpoint.source} DST.gguf --token TEXT"
+                f"tokenizer inside; add the tokens first: tiebeam extend {source.checkpoint.source} DST.gguf --token "
+                "TEXT"
             )
         edit = _grown(source, needed)
         notes.append(
@@ -83,8 +83,7 @@ def _tokenizer(source: Source, adapters: Sequence[AdapterParts], rows: int) -> t
     if most > rows:
         return {}, [
             f"the tokenizer in {best.source} has {most:,} ids and the result {rows:,} rows: the rows of the added "
-            "tokens "
-            "are not in the adapter, so the tokenizer of the base is kept"
+            "tokens are not in the adapter, so the tokenizer of the base is kept"
         ]
     return _documents(best), [f"the tokenizer is that of {best.source}, which has {most:,} ids"]
 

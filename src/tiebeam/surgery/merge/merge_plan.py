@@ -162,14 +162,12 @@ def _check_ends(source: Source, ends: dict[str, EndChange]) -> None:
             if len(shape) != 2 or shape[1] != width:
                 raise BadRequest(
                     f"{name} is for a matrix {list(shape)} but the base has [{rows}, {width}]; the adapter was "
-                    "trained on "
-                    "another base"
+                    "trained on another base"
                 )
             if shape[0] < rows:
                 raise BadRequest(
                     f"{name} has {shape[0]:,} rows and the base {rows:,}: it was trained on a smaller vocabulary; "
-                    "merge it "
-                    "into the base that it was trained on"
+                    "merge it into the base that it was trained on"
                 )
         for part in end.rows:
             shape = part.parts.adapter.weights.tensors[part.trained.tensor].shape

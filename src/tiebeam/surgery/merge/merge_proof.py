@@ -132,8 +132,7 @@ class MergeProof:
         if not off <= allowed:
             raise ProofFailed(
                 f"the merged model is {off:.3g} from the base with the adapter on the probe tokens, and rounding "
-                "explains "
-                f"{cost:.3g}; the target was not written"
+                f"explains {cost:.3g}; the target was not written"
             )
         return Proof(True, len(tokens), float(np.abs(found - unrounded).max()), engine=name)
 
@@ -178,8 +177,8 @@ class MergeProof:
 
     @property
     def _dequantized(self) -> bool:
-        """Whether the result is a directory made from a GGUF: then every tensor is rounded, not only those that "
-        "change."""
+        """Whether the result is a directory made from a GGUF: then every tensor is rounded, not only those that
+        change."""
         return self.source.converted and self.source.checkpoint.format == "gguf"
 
     def _types(self, result: Checkpoint) -> dict[str, str]:

@@ -234,8 +234,7 @@ def check_finite(parts: AdapterParts) -> None:
             if not np.isfinite(np.asarray(weights.rows(name, start, start + step), np.float32)).all():
                 raise UnreadableInput(
                     f"{name} of {parts.adapter.source} holds a NaN or an infinity; its training diverged or the file "
-                    "is "
-                    "damaged: take an earlier checkpoint of the adapter"
+                    "is damaged: take an earlier checkpoint of the adapter"
                 )
 
 

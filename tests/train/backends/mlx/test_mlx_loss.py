@@ -46,7 +46,7 @@ def test_loss_and_gradients_match_torch(softcap, z_loss, reduction, chunk):
 def test_the_softcap_is_exact_at_every_cap(softcap):
     h, W, targets = numbers()
     exact = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (h, W)]
-    plain_loss(*exact, torch.tensor(targets), softcap=softcap).backward()
+    plain_loss(exact[0], exact[1], torch.tensor(targets), softcap=softcap).backward()
 
     def loss_of(h, W):
         return tied_cross_entropy(h, W, mx.array(targets), softcap=softcap)
