@@ -21,7 +21,7 @@ def seeds() -> list[Case]:
     from tiebeam.train.artifact import pack
 
     random = np.random.default_rng(0)
-    tensors = {
+    tensors: dict[str, Any] = {
         "tok_emb.weight": random.standard_normal((9, 4)).astype(np.float32),
         "norm": np.ones(4, np.float32),
         "scalar": np.float32(3).reshape(()),

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.detect import METADATA, SHARD
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, FileSlice, ShardedTensor, TensorTable, join_chunks
-from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files, contained
 from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.formats.torch.pickle_reader import Global, PickledObject, no_value, read_pickle
-from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, Tensor, are_offsets, element_type
+from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, Tensor, are_offsets, element_type, is_torch_size
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import UnreadableInput
@@ -134,7 +133,7 @@ def _tensor_metadata(name: str, records: list[Any], folder: str, skipped: dict[s
         values = properties.state if type(properties) is PickledObject else None
         kind = values[0] if type(values) is tuple and values else _state(properties).get("dtype")
         size, chunks = state.get("size"), state.get("chunks")
-        if type(size) is not tuple or not is_shape(size) or type(chunks) is not list:
+        if not is_torch_size(size) or type(chunks) is not list:
             raise UnreadableInput(f"{folder}.metadata gives {name!r} a shape that no tensor can have")
         dtype = element_type(kind)
         if dtype is None:
@@ -165,7 +164,7 @@ class _ChunkLocator:
         unreadable = ""
         for record in (record for records in stored.records for record in records):
             offsets, sizes = _state(record).get("offsets"), _state(record).get("sizes")
-            if not are_offsets(offsets) or type(sizes) is not tuple or not is_shape(sizes):
+            if not are_offsets(offsets) or not is_torch_size(sizes):
                 raise UnreadableInput(f"{self.folder}.metadata has an invalid shard of {stored.name!r}")
             if not prod(sizes):
                 continue  # a rank without a part of this tensor

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.detect import LAYER, SHARDED_WEIGHTS, WHOLE_WEIGHTS
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, ShardedTensor, TensorTable, join_chunks
-from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.torch.reader import Contents, read_contents, read_header, tensor_info
-from tiebeam.checkpoint.formats.torch.rebuild import Tensor
+from tiebeam.checkpoint.formats.torch.rebuild import Tensor, is_torch_size
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_CHUNKS, MAX_SHARDS
@@ -112,7 +111,7 @@ def _shapes(groups: object, file: str) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for group in groups if type(groups) is list else [groups]:
         for name, shape in group.items() if type(group) is dict else ():
-            if type(shape) is not tuple or not is_shape(shape) or name in shapes:
+            if not is_torch_size(shape) or name in shapes:
                 raise UnreadableInput(f"{file} lists {name!r} twice, or with a shape that no tensor can have")
             shapes[name] = shape
     return shapes

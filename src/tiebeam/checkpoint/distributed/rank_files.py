@@ -11,11 +11,10 @@ import re
 from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.distributed.sharded_tensor import Chunk, ShardedTensor, TensorTable, join_chunks
-from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.torch.pickle_reader import PickledObject
 from tiebeam.checkpoint.formats.torch.reader import Contents, read_contents, tensor_info
-from tiebeam.checkpoint.formats.torch.rebuild import DistributedTensor, Tensor, are_offsets
+from tiebeam.checkpoint.formats.torch.rebuild import DistributedTensor, Tensor, are_offsets, is_torch_size
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
@@ -97,7 +96,7 @@ def _description(key: str, tensor: Tensor, name: str) -> tuple[str, tuple[int, .
     shape, dtype = tensor.shape, tensor.dtype
     if type(dtype) is not str:
         raise UnreadableInput(f"{name}: {key!r} has an element type that is not supported")
-    if type(shape) is not tuple or not is_shape(shape):
+    if not is_torch_size(shape):
         raise UnreadableInput(f"{name}: {key!r} has a shape that no tensor can have")
     return dtype, shape
 

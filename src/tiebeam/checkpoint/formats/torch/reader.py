@@ -15,7 +15,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from tiebeam.checkpoint.dtypes import BITS, is_shape
+from tiebeam.checkpoint.dtypes import BITS
 from tiebeam.checkpoint.files import Files
 from tiebeam.checkpoint.formats.torch.pickle_reader import TruncatedPickle, no_value, read_pickle
 from tiebeam.checkpoint.formats.torch.rebuild import (
@@ -23,6 +23,7 @@ from tiebeam.checkpoint.formats.torch.rebuild import (
     Storage,
     Tensor,
     are_offsets,
+    is_torch_size,
     storage_of,
 )
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
@@ -243,7 +244,7 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
 
 def _checked_view(name: str, tensor: Tensor, file: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     shape, strides, offset = tensor.shape, tensor.strides, tensor.offset
-    fits = type(shape) is tuple and is_shape(shape) and are_offsets(strides) and len(shape) == len(strides)
+    fits = is_torch_size(shape) and are_offsets(strides) and len(shape) == len(strides)
     if fits and are_offsets((offset,)):
         return shape, strides, offset  # type: ignore[return-value]
     raise UnreadableInput(f"{file}: {name!r} has a shape, strides or offset that no tensor can have")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
+from tiebeam.checkpoint.dtypes import is_shape
 from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, Global, PickledObject
 from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS
 
@@ -83,6 +84,11 @@ def storage_of(identity: tuple[object, ...]) -> object:
     ):
         raise ValueError
     return Storage(dtype, key, numel, first, part)
+
+
+def is_torch_size(numbers: object) -> TypeGuard[tuple[int, ...]]:
+    """Whether an untrusted value can be a torch.Size, which a pickle gives as a tuple."""
+    return type(numbers) is tuple and is_shape(numbers)
 
 
 def are_offsets(numbers: object) -> TypeGuard[tuple[int, ...]]:
