@@ -52,10 +52,11 @@ MAX_TORCH_TENSORS = 150_000
 MAX_REPEATED = 1 << 24  # elements of a view that repeats parts of its storage
 
 # Distributed checkpoints
-MAX_DCP_METADATA = 48 << 20  # bytes; about 150 per chunk, and a tensor has a chunk on every rank
-MAX_DCP_METADATA_OPS = 16_000_000  # about 70 per chunk
+MAX_DCP_METADATA = 192 << 20  # bytes; about 150 per chunk, and a tensor has a chunk on every rank
+MAX_DCP_METADATA_OPS = 80_000_000  # about 70 per chunk
 MAX_DCP_METADATA_MEMORY = 168 << 20  # bytes, of all metadata files together; about 2,400 per chunk
-MAX_CHUNKS = 200_000
+DCP_MEMORY_PER_BYTE = 20  # a larger file may take this many times its size
+MAX_CHUNKS = 1_000_000  # 700 tensors on 1,024 ranks
 
 # Packed runs (.tbp). Trained weights compress less than twofold.
 MAX_ARTIFACT_HEADER = 16 << 20  # bytes; config, tokenizer and model card are in it

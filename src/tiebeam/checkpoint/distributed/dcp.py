@@ -26,7 +26,14 @@ from tiebeam.checkpoint.formats.torch.rebuild import BUILDERS, Tensor, are_offse
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.tensors import TensorInfo
 from tiebeam.errors import UnreadableInput
-from tiebeam.limits import MAX_CHUNKS, MAX_DCP_METADATA, MAX_DCP_METADATA_MEMORY, MAX_DCP_METADATA_OPS, MAX_DIMENSION
+from tiebeam.limits import (
+    DCP_MEMORY_PER_BYTE,
+    MAX_CHUNKS,
+    MAX_DCP_METADATA,
+    MAX_DCP_METADATA_MEMORY,
+    MAX_DCP_METADATA_OPS,
+    MAX_DIMENSION,
+)  # fmt: skip
 
 _MAX_DEPTH, _MAX_PATH = 48, 4096
 _MODULE = "torch.distributed.checkpoint.metadata"
@@ -85,9 +92,8 @@ def _unpickled(files: Files, name: str, max_memory: int) -> PickledObject:
             f"{name} has {size:,} bytes, which exceeds the limit of {MAX_DCP_METADATA:,}; refusing to read"
         )
     raw = files.read(name, 0, size)
-    root, _ = read_pickle(
-        raw, name, BUILDERS, no_value, 0, _key_name, max_ops=MAX_DCP_METADATA_OPS, max_memory=max_memory
-    )
+    memory = max(max_memory, DCP_MEMORY_PER_BYTE * size)
+    root, _ = read_pickle(raw, name, BUILDERS, no_value, 0, _key_name, max_ops=MAX_DCP_METADATA_OPS, max_memory=memory)
     if type(root) is not PickledObject or root.kind != Global(_MODULE, "Metadata"):
         raise UnreadableInput(f"{name} is not the metadata of a torch distributed checkpoint")
     return root
