@@ -18,7 +18,7 @@ def test_unforeseen_exception_asks_for_a_report(as_users_run):
         ) as caught,
         reader_border("m.gguf"),
     ):
-        {}["x"]
+        dict[str, int]()["x"]
     assert isinstance(caught.value.__cause__, KeyError)
     assert "\n" not in str(caught.value)
 
@@ -35,7 +35,7 @@ def test_foreseen_error_passes(as_users_run):
 
 def test_in_tests_the_exception_itself_is_raised():
     with pytest.raises(KeyError), reader_border("m.gguf"):
-        {}["x"]
+        dict[str, int]()["x"]
 
 
 def test_interrupt_passes(as_users_run):
