@@ -33,12 +33,13 @@ ALLOWED: list[Allowed] = [
         THEIRS + ".*recursion limit",
         "unread fields nested more than 128 deep",
     ),
-    # gguf-py 0.19; ggml is on our side in each of these
+    # gguf-py 0.19; tests/peers/test_ggml_reader.py says what ggml does with each
     Allowed("gguf", OURS + "with a NUL in it", "ggml ends the name at the NUL"),
     Allowed("gguf", OURS + "has an empty key", "ggml refuses it"),
     Allowed("gguf", OURS + "a tensor name of .* exceeds the limit of 63", "ggml refuses it"),
     Allowed("gguf", OURS + "dimensions, which exceeds the limit of 4", "ggml refuses it"),
     Allowed("gguf", OURS + "starts at byte", "ggml refuses tensors that do not follow each other"),
+    Allowed("gguf", OURS + "has the impossible shape", "empty, but another dimension is above 2**48"),
     Allowed("gguf", OURS + "is truncated", "gguf-py cuts off what a truncated file lacks"),
     # torch 2.13, torch.load(weights_only=True). We read a pickle as data, so that what is wrong beside the tensors
     # (a class that is not allowed, a call with wrong arguments) does not hide them.

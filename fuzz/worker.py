@@ -249,6 +249,7 @@ def coverage_guided(worker: Worker, budget: Budget, seed: int) -> None:
         "-rss_limit_mb=0",
         "-verbosity=0",
         "-handle_abrt=0",
+        f"-artifact_prefix={worker.directory.parent}/",  # not into the clone
         "-print_final_stats=0",
     ]
     atheris.Setup([sys.argv[0], *options, f"-seed={seed + 1}", str(corpus)], one, custom_mutator=mutate)

@@ -66,9 +66,9 @@ class Architecture:
         return "tie_word_embeddings" in (self.logit_scale or "")
 
 
-def lookup(model_type: str | None) -> Architecture | None:
-    """The entry of a `model_type` or a GGUF architecture name; None when the table has none."""
-    if model_type is None:
+def lookup(model_type: object) -> Architecture | None:
+    """The entry of a `model_type` or a GGUF architecture name; None when the table has none, or it is no text."""
+    if not isinstance(model_type, str):
         return None
     table = _table()
     if model_type in table["architectures"] or model_type in table["remote"]:

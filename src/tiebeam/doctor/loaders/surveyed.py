@@ -26,8 +26,9 @@ class Survey:
     not_supported: frozenset[str]
     not_known: dict[str, str]
 
-    def kind(self, model_type: str | None) -> tuple[str, ...] | None:
-        return self.kinds.get(model_type or "") or self.read.get(model_type or "")
+    def kind(self, model_type: object) -> tuple[str, ...] | None:
+        name = model_type if isinstance(model_type, str) else ""
+        return self.kinds.get(name) or self.read.get(name)
 
     def tried(self, model_type: str | None) -> bool:
         return model_type in self.kinds or model_type in self.not_supported
