@@ -43,6 +43,7 @@ def _misled(model: ExaminedCheckpoint) -> list[Prediction] | None:
     """What the loaders do that would do otherwise if every level said what counts; None if that is not known of one."""
     agreed = json.loads(json.dumps(model.checkpoint.config))
     for _, level in config_levels(agreed):
+        assert isinstance(level, dict)
         level[FLAG] = model.pair.declared
     misled = []
     for seen, then in zip(
