@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sample, tmp_path):
     kept = json.dumps([first, {"outcome": "from the earlier run"}])
     out.write_text(f'{{"transformers": "5"}}\n{kept}\n["{second}", {{"outc')
     matrix.PEERS["transformers5"].observe_all(cases, out)
-    lines = map(json.loads, out.read_text().splitlines())
-    answers: dict[str, dict[str, str]] = {line[0]: line[1] for line in lines if isinstance(line, list)}
+    entries: list[Any] = [json.loads(line) for line in out.read_text().splitlines()]
+    answers: dict[str, Any] = {entry[0]: entry[1] for entry in entries if isinstance(entry, list)}
     assert answers[first] == {"outcome": "from the earlier run"}
     assert answers[second]["outcome"] == answers[third]["outcome"] == "random head"

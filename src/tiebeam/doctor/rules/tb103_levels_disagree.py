@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import matrix, write_llama
@@ -44,7 +43,8 @@ def _misled(model: ExaminedCheckpoint) -> list[Prediction] | None:
     """What the loaders do that would do otherwise if every level said what counts; None if that is not known of one."""
     agreed = json.loads(json.dumps(model.checkpoint.config))
     for _, level in config_levels(agreed):
-        cast(dict[str, Any], level)[FLAG] = model.pair.declared
+        assert isinstance(level, dict)
+        level[FLAG] = model.pair.declared
     misled = []
     for seen, then in zip(
         predictions(model.report, model.checkpoint.config), predictions(model.report, agreed), strict=True
