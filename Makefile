@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
 COVERED := tiebeam.checkpoint tiebeam.surgery tiebeam.doctor
 
-.PHONY: help setup run test quick lint peers bench docs clean
+.PHONY: help setup run test quick lint kill peers bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -40,6 +40,10 @@ quick: $(STAMP)  ## The fast tests, under a minute
 test: lint  ## Everything: lint, types, all tests, coverage
 	$(BIN)/pytest -n 2 --dist loadgroup $(COVERED:%=--cov=%) --cov-branch --cov-report=
 	@$(BIN)/python tests/helpers/coverage_by_package.py
+
+N ?= 1000
+kill: $(STAMP)  ## Kill every verb that writes, N=1000 times; the exit code is 1 if anything is lost or left
+	$(BIN)/python fuzz/kill.py --kills $(N)
 
 peers: $(STAMP)  ## What real loaders do with every architecture, against what the doctor predicts; writes docs/loaders.md
 	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix
