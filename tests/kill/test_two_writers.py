@@ -31,7 +31,7 @@ def settings(**changes: Any) -> Settings:
 
 
 @contextmanager
-def busy_in_another_process(job: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+def busy_in_another_process(job: Callable[[Callable[[], None]], object]) -> Iterator[None]:
     """Run `job` in a child until it calls what it is given; it stays there until the block ends, then is killed."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -57,9 +57,9 @@ def test_a_second_train_is_refused_until_the_first_has_ended(corpus: Corpus, tmp
     out = tmp_path / "run"
     with busy_in_another_process(lambda stay: train(settings(), corpus, out, report=lambda record: stay())):
         before = (out / "metrics.jsonl").read_bytes()
-        for options in ({"resume": True}, {"force": True}):
+        for resume in (True, False):
             with pytest.raises(BadRequest, match="run is in use by another process; wait until it has ended"):
-                train(settings(), corpus, out, **options)
+                train(settings(), corpus, out, resume=resume, force=not resume)
         with pytest.raises(BadRequest, match="already holds a run"):
             train(settings(), corpus, out)
         assert (out / "metrics.jsonl").read_bytes() == before
