@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
 MINUTES ?= 20
+N ?= 1000
 COVERED := tiebeam.checkpoint tiebeam.surgery tiebeam.doctor
 
-.PHONY: help setup run test quick lint fuzz peers bench docs clean
+.PHONY: help setup run test quick lint fuzz kill peers bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -46,6 +47,9 @@ fuzz: $(STAMP)  ## Damaged files against every reader and its reference, MINUTES
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check atheris==3.0.0 \
 	  || echo "atheris does not install here: the run is not guided by coverage"
 	$(BIN)/python fuzz/run.py --minutes $(MINUTES)
+
+kill: $(STAMP)  ## Kill every verb that writes, N=1000 times; the exit code is 1 if anything is lost or left
+	$(BIN)/python fuzz/kill.py --kills $(N)
 
 peers: $(STAMP)  ## What real loaders do with every architecture, against what the doctor predicts; writes docs/loaders.md
 	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix

@@ -10,6 +10,7 @@ import pytest
 
 from tiebeam._fs import (
     Fingerprints,
+    Kind,
     atomic_path,
     check_space,
     check_target,
@@ -18,11 +19,14 @@ from tiebeam._fs import (
     first_difference,
     lock,
     lock_directory,
+    occupy,
     staging,
     write_bytes,
     write_json,
 )
 from tiebeam.errors import BadRequest, UnreadableInput, Unwritable
+
+MODEL = Kind("a model", lambda path: (path / "config.json").is_file(), lambda name: name in ("config.json", "w"))
 
 
 def leftovers(where: Path) -> list[str]:
@@ -130,6 +134,98 @@ def test_exchange_swaps_two_directories(tmp_path: Path, monkeypatch: pytest.Monk
     assert [p.name for p in (tmp_path / "right").iterdir()] == ["left"]
 
 
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_kill_between_the_renames_of_an_exchange_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Where the system cannot swap, the old target is for a moment only under another name."""
+    monkeypatch.setattr("tiebeam._fs.stage._renameat", lambda *_, **__: False)
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "w").write_text("old")
+    child = os.fork()
+    if child == 0:
+        left, rename = [None] * renames, os.rename
+
+        def dying(*arguments, **options):
+            left.pop() if left else os.kill(os.getpid(), 9)
+            rename(*arguments, **options)
+
+        os.rename = dying
+        with staging(target, force=True) as stage:
+            (stage.path / "w").write_text("new")
+            stage.commit()
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 9
+    assert target.exists() == (renames == 2)
+    with staging(target, force=True):
+        assert (target / "w").read_text() == ("old" if renames == 1 else "new")
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("no_replace", [True, False])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_is_committed_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, no_replace: bool
+) -> None:
+    def no_links(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_links)
+    if not no_replace:
+        monkeypatch.setattr("tiebeam._fs.stage._renameat", lambda *_, **__: False)
+    target = tmp_path / "out"
+    for first in (True, False):
+        with staging(target) as stage:
+            (stage.path / "w").write_text(f"{first}")
+            if first:
+                stage.commit("w")
+            else:
+                with pytest.raises(BadRequest, match="appeared"):
+                    stage.commit("w")
+    assert target.read_text() == "True"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_directory_in_use_is_neither_occupied_nor_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = occupy(out, MODEL)
+    (out / "config.json").write_text("first")
+    for force in (False, True):
+        with pytest.raises(BadRequest, match="out is in use by another process"):
+            occupy(out, MODEL, force)
+    with staging(out, force=True) as stage, pytest.raises(BadRequest, match="in use"):
+        stage.commit()
+    assert (out / "config.json").read_text() == "first"
+    first.release()
+    occupy(out, MODEL).release()
+    assert leftovers(tmp_path) == []
+
+
+def test_occupying_clears_what_a_kill_left_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (".config.json.part", ".w.123abc.part", ".thesis.part", "w"):
+        (out / name).write_text("x")
+    occupy(out, MODEL).release()
+    assert sorted(path.name for path in out.iterdir()) == [".thesis.part", "w"]
+
+
+def test_force_occupies_an_empty_directory_in_place_of_an_old_output(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    lock = occupy(out, MODEL, force=True)
+    assert lock.current
+    assert list(out.iterdir()) == []
+    assert lock_directory(out) is None
+    lock.release()
+    (out / "thesis.tex").write_text("x")
+    with pytest.raises(BadRequest, match="is not a model"):
+        occupy(out, MODEL, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_each_refused_target_has_its_own_message(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
@@ -141,7 +237,13 @@ def test_each_refused_target_has_its_own_message(tmp_path: Path) -> None:
     (model / "config.json").write_text("{}")
     home = tmp_path / "home"
     home.mkdir()
-    (home / "thesis.tex").write_text("text")
+    thesis = home / "thesis.tex"
+    thesis.write_text("text")
+    link, mixed = tmp_path / "link", tmp_path / "mixed"
+    link.symlink_to(model)
+    (mixed / "notes").mkdir(parents=True)
+    (mixed / "config.json").write_text("{}")
+    (mixed / "notes" / "thesis.tex").write_text("text")
     for target, force, sentence in [
         (source, True, "is the source itself"),
         (alias, True, "is the source itself"),
@@ -149,11 +251,16 @@ def test_each_refused_target_has_its_own_message(tmp_path: Path) -> None:
         (alias / "out", True, "is inside the source"),
         (tmp_path, True, "is inside"),
         (model, False, "exists; choose another name, or pass force=True"),
-        (home, True, "is not a model"),
+        (home, True, "is not a model, and force=True replaces nothing else"),
+        (thesis, True, "is not a model, and force=True replaces nothing else"),
+        (link, True, "is a symbolic link"),
+        (mixed, True, "holds notes/thesis.tex, which is not part of a model"),
     ]:
         with pytest.raises(BadRequest, match=sentence):
-            check_target(source, target, force)
-    check_target(source, model, force=True)
+            check_target(source, target, force, MODEL)
+    check_target(source, model, True, MODEL)
+    with pytest.raises(BadRequest, match="is not known here"):
+        check_target(source, model, force=True)  # without a kind nothing is replaced
     (tmp_path / "empty").mkdir()
     check_target(source, tmp_path / "empty", force=False)
 
@@ -161,16 +268,33 @@ def test_each_refused_target_has_its_own_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (errno.ENOSPC, "is full; nothing was left"),
+        (errno.ENOSPC, "is full; free some space and run it again"),
         (errno.EDQUOT, "is full"),
         (errno.EROFS, "may not be written: read-only file system"),
         (errno.EACCES, "may not be written: permission denied"),
-        (errno.EIO, "cannot be written: Input/output error"),
+        (errno.EIO, "cannot be written: input/output error"),
     ],
 )
 def test_os_errors_become_one_sentence(tmp_path: Path, number: int, sentence: str) -> None:
     with pytest.raises(Unwritable, match=sentence), explaining(tmp_path / "out"):
         raise OSError(number, os.strerror(number))
+
+
+def test_an_error_of_safetensors_about_the_disk_is_the_same_sentence(tmp_path: Path) -> None:
+    from safetensors import SafetensorError
+
+    with pytest.raises(Unwritable, match="is full"), explaining(tmp_path / "out"):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    with pytest.raises(SafetensorError), explaining(tmp_path / "out"):
+        raise SafetensorError("invalid header")
+
+
+def test_an_error_about_another_file_is_an_unreadable_source(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match="gone cannot be read: no such file"), explaining(tmp_path / "out"):
+        (tmp_path / "gone").read_bytes()
+    for ours in (tmp_path / "out" / "a", tmp_path / ".out.tiebeam-00" / "a", tmp_path / "out"):
+        with pytest.raises(Unwritable, match="out cannot be written: no such file"), explaining(tmp_path / "out"):
+            ours.read_bytes()
 
 
 def test_too_little_disk_space_is_reported_before_the_first_byte(tmp_path: Path) -> None:

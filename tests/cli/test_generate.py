@@ -135,7 +135,7 @@ def test_a_vocabulary_larger_than_the_tokenizers_gives_a_note(run, without_token
         (["hi", "--temperature", "-2"], 2, "--temperature -2.0 must be 0 (greedy) or above"),
         (["hi", "--temperature", "1", "--top-k", "0"], 2, "--top-k 0 must be at least 1"),
         (["hi", "--seed", "-1"], 2, "--seed -1 must not be negative"),
-        (["hi", "--logits", "/nowhere/x.npy"], 2, "/nowhere/x.npy cannot be written: No such file or directory"),
+        (["hi", "--logits", "/nowhere/x.npy"], 3, "/nowhere/x.npy cannot be written: no such file or directory"),
         (["hi", "--head", "nonsense"], 2, "is not in this checkpoint"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -197,3 +197,49 @@ def test_metrics_are_one_json_object_per_line(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert {"step", "seconds", "done"} <= json.loads(line).keys()
+
+
+def test_a_run_killed_before_its_model_was_written_is_completed_by_resuming(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    whole, records = (run.path / "model.safetensors").read_bytes(), list(run.metrics())
+    for missing in (["model.safetensors"], ["model.safetensors", "config.json", "README.md", "tokenizer.json"]):
+        for name in missing:
+            (run.path / name).unlink()
+        assert not run.is_finished()
+        assert train(settings(), corpus, run.path, resume=True).finished
+        assert (run.path / "model.safetensors").read_bytes() == whole
+        assert list(run.metrics()) == records
+    with pytest.raises(BadRequest, match="finished"):
+        train(settings(), corpus, run.path, resume=True)
+
+
+def test_a_run_killed_before_its_first_state_starts_over_when_it_is_resumed(corpus, tmp_path):
+    train(settings(), corpus, tmp_path / "run")
+    whole = (tmp_path / "run" / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "resume.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / ".resume.safetensors.part").write_text("cut short")
+    train(settings(), corpus, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+    assert not (tmp_path / "run" / ".resume.safetensors.part").exists()
+
+
+def test_a_longer_run_that_was_interrupted_resumes_to_its_new_length(corpus, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    first = settings()
+    train(first, corpus, run.path)
+    longer = first.longer(2 * first.steps, None)
+    assert not train(longer, corpus, run.path, resume=True, interrupted=lambda: True).finished
+    assert (run.path / "model.safetensors").exists(), "the model of the shorter run stays until the longer one ends"
+    stored = type(first).from_dict(run.read_run()["settings"])
+    assert stored.steps == longer.steps
+    assert train(stored, corpus, run.path, resume=True).steps == longer.steps
+
+
+def test_a_temporary_file_that_a_kill_left_does_not_stop_a_new_run(corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.part").write_text("cut short")
+    (tmp_path / "run" / ".metrics.jsonl.0badcafe.part").write_text("of version 0.1")
+    train(settings(), corpus, tmp_path / "run")
+    assert not list((tmp_path / "run").glob(".*"))

@@ -1,20 +1,19 @@
-"""Write one file atomically: into a hidden temporary file beside it, flushed, then renamed."""
+"""Write one file atomically: into a hidden temporary file beside it, flushed, then renamed.
+
+The temporary name is fixed, `.NAME.part`: the next write replaces what a killed process left. Whoever writes holds the
+lock of the directory, or is the only one who knows it.
+"""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tiebeam.errors import Unwritable
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+from tiebeam._fs.os_errors import explaining
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
     >>> path.read_text()
     'new'
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
         yield temporary
         if durable:
@@ -61,20 +60,6 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
 def write_json(path: Path, document: Any, durable: bool = True) -> None:
     """Write a JSON document atomically, with keys in the given order."""
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", durable)
-
-
-@contextmanager
-def explaining(target: Path) -> Iterator[None]:
-    """Turn an OSError from writing into `Unwritable` with a one-sentence message."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise Unwritable(f"the disk that holds {target.parent} is full; nothing was left there") from None
-        if error.errno in _FORBIDDEN:
-            raise Unwritable(f"{target} may not be written: {(error.strerror or '').lower()}") from None
-        reason = error.strerror or str(error)
-        raise Unwritable(f"{target} cannot be written: {reason}") from None
 
 
 def flush_path(path: Path) -> None:

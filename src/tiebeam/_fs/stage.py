@@ -8,7 +8,6 @@ a later run can tell an abandoned directory from one in use, and removes it.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -17,30 +16,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tiebeam._fs.atomic import explaining, flush_path
+from tiebeam._fs.atomic import flush_path
 from tiebeam._fs.lock import DirectoryLock, lock_directory
-from tiebeam.errors import BadRequest, Unwritable
+from tiebeam._fs.os_errors import explaining
+from tiebeam._fs.targets import is_empty_directory
+from tiebeam.errors import BadRequest
 
-_MODEL_FILE = re.compile(r"\.(safetensors|gguf|bin|pt|pth|npz)$|^config\.json$")
-
-
-def check_target(source: Path, target: Path, force: bool) -> None:
-    """Refuse a target that is the source, contains it, is inside it, or exists (unless `force`)."""
-    real_source, real_target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
-    if real_target == real_source or (target.exists() and source.exists() and source.samefile(target)):
-        raise BadRequest(f"{target} is the source itself, which is never overwritten; name another target")
-    if real_target.is_relative_to(real_source):
-        raise BadRequest(f"{target} is inside the source {source}; name a target outside it")
-    if real_source.is_relative_to(real_target):
-        raise BadRequest(f"the source {source} is inside {target}; name a target that does not contain it")
-    if not _exists(target) or _is_empty_directory(target):
-        return
-    if not force:
-        raise BadRequest(f"{target} exists; choose another name, or pass force=True to replace it")
-    if target.is_symlink():
-        raise BadRequest(f"{target} is a symbolic link, which force=True does not replace; remove it first")
-    if target.is_dir() and not any(_MODEL_FILE.search(path.name) for path in target.iterdir()):
-        raise BadRequest(f"{target} exists and is not a model; force=True replaces models only: remove it yourself")
+_OLD = "-old"
 
 
 @contextmanager
@@ -55,11 +37,11 @@ def staging(target: Path, force: bool = False, durable: bool = True) -> Iterator
     >>> [path.name for path in target.iterdir()]
     ['config.json']
     """
-    parents = _make_parents(target)
+    parents = make_parents(target)
     stage = None
     try:
         with explaining(target):
-            _clear_abandoned(target)
+            clear_abandoned(target)
             stage = Stage(target, force, durable)
         yield stage
     finally:
@@ -95,15 +77,26 @@ class Stage:
                 _flush_tree(self.path)
             if file is not None:
                 self._put_file(self.path / file)
-            elif _exists(self.target) and not _is_empty_directory(self.target):
-                if not self.force:
-                    raise self._appeared()
-                exchange(self.path, self.target)
+            elif os.path.lexists(self.target) and not is_empty_directory(self.target):
+                self._replace_directory()
             else:
                 self.path.rename(self.target)
             self.committed = True
             if self.durable:
                 flush_path(self.target.parent)
+
+    def _replace_directory(self) -> None:
+        if not self.force:
+            raise self._appeared()
+        if not self.target.is_dir():
+            raise BadRequest(f"{self.target} is a file; a directory does not replace it: remove it yourself")
+        theirs = lock_directory(self.target)
+        if theirs is None:
+            raise in_use(self.target)
+        try:
+            exchange(self.path, self.target)
+        finally:
+            theirs.release()
 
     def _put_file(self, staged: Path) -> None:
         if self.force:
@@ -116,10 +109,22 @@ class Stage:
         except FileExistsError:
             raise self._appeared() from None
         except OSError:  # a file system without hard links
-            staged.rename(self.target)
+            if not _renameat(staged, self.target, linux=1, darwin=4):  # RENAME_NOREPLACE, RENAME_EXCL
+                if os.path.lexists(self.target):
+                    raise self._appeared() from None
+                staged.rename(self.target)
 
     def _appeared(self) -> BadRequest:
         return BadRequest(f"{self.target} appeared while the result was written; pass force=True to replace it")
+
+    def detach_lock(self) -> DirectoryLock:
+        """After `commit`: the lock of the directory, which is now the target; the caller releases it."""
+        assert self.committed
+        assert self._lock is not None
+        lock, self._lock = self._lock, None
+        lock.path = self.target
+        shutil.rmtree(self.path, ignore_errors=True)
+        return lock
 
     def close(self) -> None:
         """Remove what was not committed, and release the lock."""
@@ -129,22 +134,14 @@ class Stage:
             self._lock = None
 
 
-def check_space(target: Path, needed: int) -> None:
-    """Raise before the first byte is written if the disk cannot hold the result."""
-    try:
-        free = shutil.disk_usage(target.parent).free
-    except OSError:
-        return
-    if needed > free:
-        raise Unwritable(
-            f"{target} needs {needed:,} bytes and the disk has {free:,} free; free some space, or use another disk"
-        )
+def in_use(path: Path) -> BadRequest:
+    return BadRequest(f"{path} is in use by another process; wait until it has ended, or use another directory")
 
 
 def exchange(left: Path, right: Path) -> None:
-    """Swap two paths atomically; where the system cannot, with three renames."""
+    """Swap two paths atomically; where the system cannot, with three renames (see `undo_exchange`)."""
     if not _exchange_atomically(left, right):
-        aside = left.with_name(left.name + "-old")
+        aside = left.with_name(left.name + _OLD)
         right.rename(aside)
         try:
             left.rename(right)
@@ -154,7 +151,22 @@ def exchange(left: Path, right: Path) -> None:
         aside.rename(left)
 
 
+def undo_exchange(left: Path, right: Path) -> None:
+    """After a kill between the renames of `exchange`: put the right side back, or remove it if it was replaced."""
+    aside = left.with_name(left.name + _OLD)
+    if aside.is_dir() and not aside.is_symlink():
+        if os.path.lexists(right):
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(right)
+
+
 def _exchange_atomically(left: Path, right: Path) -> bool:
+    return _renameat(left, right, linux=2, darwin=2)  # RENAME_EXCHANGE, RENAME_SWAP
+
+
+def _renameat(left: Path, right: Path, linux: int, darwin: int) -> bool:
+    """Rename with a flag of the system; False if it failed or the system has none."""
     if sys.platform not in ("linux", "darwin"):
         return False
     import ctypes
@@ -162,9 +174,9 @@ def _exchange_atomically(left: Path, right: Path) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     here, names = -100, (os.fsencode(left), os.fsencode(right))  # AT_FDCWD
     if sys.platform == "linux" and hasattr(libc, "renameat2"):
-        done = libc.renameat2(here, names[0], here, names[1], 2)  # RENAME_EXCHANGE
+        done = libc.renameat2(here, names[0], here, names[1], linux)
     elif sys.platform == "darwin" and hasattr(libc, "renamex_np"):
-        done = libc.renamex_np(names[0], names[1], 2)  # RENAME_SWAP
+        done = libc.renamex_np(names[0], names[1], darwin)
     else:
         return False
     return bool(done == 0)
@@ -202,33 +214,27 @@ def _prefix(target: Path) -> str:
     return f".{target.name[:100]}.tiebeam-"
 
 
-def _clear_abandoned(target: Path) -> None:
+def clear_abandoned(target: Path) -> None:
     """Remove staging directories that killed runs left for this target: those that no process holds a lock on."""
-    for entry in list(os.scandir(target.parent)):
-        if not entry.name.startswith(_prefix(target)) or not entry.is_dir(follow_symlinks=False):
-            continue
+    names = [entry.name for entry in os.scandir(target.parent) if entry.is_dir(follow_symlinks=False)]
+    for name in sorted(name for name in names if name.startswith(_prefix(target))):
+        path = target.parent / name
         try:
-            lock = lock_directory(Path(entry.path))
+            lock = lock_directory(path)
         except OSError:
             continue
         if lock is not None:
-            if lock.held:
-                shutil.rmtree(entry.path, ignore_errors=True)
+            if lock.held and name.endswith(_OLD):
+                undo_exchange(path.with_name(name.removesuffix(_OLD)), target)
+            elif lock.held:
+                shutil.rmtree(path, ignore_errors=True)
             lock.release()
 
 
-def _make_parents(target: Path) -> list[Path]:
+def make_parents(target: Path) -> list[Path]:
     """Create the missing parents; returns those created, innermost first."""
-    missing = [parent for parent in target.absolute().parents if not parent.exists()]
     with explaining(target):
+        missing = [parent for parent in target.absolute().parents if not parent.exists()]
         for parent in reversed(missing):
             parent.mkdir(exist_ok=True)
     return missing
-
-
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
-
-
-def _is_empty_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not any(os.scandir(path))

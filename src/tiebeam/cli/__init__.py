@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -127,13 +128,22 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except TiebeamError as error:
-        from tiebeam.cli.progress import close_all
-
-        close_all()
-        verb = next((argument for argument in arguments if argument in VERBS), "")
-        command = tiebeam.get_command(click.Context(tiebeam), verb)
-        click.echo(visible(f"tiebeam: {to_options(str(error), command)}"), err=True)  # it may quote the model's text
-        sys.exit(1 if isinstance(error, ProofFailed) else 2 if isinstance(error, BadRequest) else 3)
+        _fail(error, arguments)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; exit quietly, as other tools do
         sys.exit(0)
+    except OSError as error:
+        from tiebeam._fs import unforeseen
+
+        _fail(unforeseen(error), arguments)
+
+
+def _fail(error: TiebeamError, arguments: list[str]) -> NoReturn:
+    """Print the error with option names, and exit with its code."""
+    from tiebeam.cli.progress import close_all
+
+    close_all()
+    verb = next((argument for argument in arguments if argument in VERBS), "")
+    command = tiebeam.get_command(click.Context(tiebeam), verb)
+    click.echo(visible(f"tiebeam: {to_options(str(error), command)}"), err=True)  # it may quote the model's text
+    sys.exit(1 if isinstance(error, ProofFailed) else 2 if isinstance(error, BadRequest) else 3)

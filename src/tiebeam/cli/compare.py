@@ -53,7 +53,7 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
 @click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads (default: the idle ones).")
 @click.option("--max-bytes", type=int, metavar="N", help="Use at most this much text.")
-@click.option("--force", is_flag=True, help="Start over and replace the comparison in --out.")
+@click.option("--force", is_flag=True, help="Start over: replace the comparison in --out, and nothing else.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print report.json.")
 def command(
@@ -74,12 +74,14 @@ def command(
     """
     from tiebeam.compare import Interrupted, compare, parse_variants
     from tiebeam.compare.comparison import base_settings
+    from tiebeam.compare.train_runs import check_directory
     from tiebeam.corpus import build_corpus
 
     chosen = parse_variants(variants)
     length = {"steps": steps, "minutes": minutes if minutes or steps else 1.0}
     softcap = 15.0 if options["arch"] == "golf" else None
     base = base_settings(**{name: options[name] for name in _SETTINGS}, **length, softcap=softcap)
+    check_directory(Path(out), force)  # before the corpus is built
     progress = Progress(quiet or as_json)
     corpus = build_corpus(text, vocab=vocab, tokenizer=tokenizer, max_bytes=max_bytes, progress=progress)
     for note in corpus.notes:

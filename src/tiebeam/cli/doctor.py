@@ -36,7 +36,7 @@ _HEALTHY = "bold green"
 @click.argument("models", nargs=-1, metavar="MODEL...")
 @click.option("--fix", is_flag=True, help="Show what the fixes that lose nothing would change; with --out, write it.")
 @click.option("--out", metavar="DST", help="With --fix: where to write the fixed model.")
-@click.option("--force", is_flag=True, help="With --out: replace DST if it exists.")
+@click.option("--force", is_flag=True, help="With --out: replace DST if tiebeam wrote it.")
 @click.option("--base", metavar="MODEL", help="The base of an adapter, if the adapter does not name it.")
 @click.option("--embed", metavar="NAME", help="The embedding's tensor, if the architecture is unknown.")
 @click.option("--head", metavar="NAME", help="The LM head's tensor.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiebeam._fs import atomic_path
+from tiebeam._fs import explaining, staging
 from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, UnreadableInput
 
@@ -247,12 +247,12 @@ def _save_logits(engine: Engine, ids: list[int], path: Path) -> dict[str, Any]:
 
     shape = (len(ids), engine.vocab)
     h = engine.hidden(ids)  # [T, D]
-    try:
-        with atomic_path(path, durable=False) as temporary:
-            out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+    with explaining(path):
+        path.parent.stat()  # a missing directory is more likely a typing error than one to make
+    with explaining(path), staging(path, force=True, durable=False) as stage:
+        with open(stage.path / "logits", "wb") as out:
+            np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape})
             for start in range(0, len(h), 32):
-                out[start : start + 32] = engine.unembed(h[start : start + 32])
-            out.flush()
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be written: {error.strerror or error}") from None
+                out.write(np.asarray(engine.unembed(h[start : start + 32]), "<f4").tobytes())
+        stage.commit("logits")
     return {"file": str(path), "shape": list(shape)}

@@ -34,7 +34,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
               help="Precision of the matrices.")  # fmt: skip
 @click.option("--embed-dtype", type=click.Choice(["fp16", "int8", "int7", "int6"]), default="fp16", show_default=True,
               help="Precision of the embedding and the head.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is an artifact; any other file is refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str, force: bool, as_json: bool) -> None:
     """Quantize and compress RUN into one file, and measure the loss before and after on its held-out text.
@@ -47,9 +47,7 @@ def command(run: str, out: str | None, limit: int, dtype: str, embed_dtype: str,
     from tiebeam.train.pack_run import pack_run
 
     target = Path(out) if out else Path(os.path.normpath(run)).with_suffix(".tbp")
-    if target.exists() and not force:
-        raise BadRequest(f"{target} exists; pass --force to replace it, or another --out")
-    packed = pack_run(run, target, weights=dtype, embed=embed_dtype, limit=limit)
+    packed = pack_run(run, target, weights=dtype, embed=embed_dtype, limit=limit, force=force)
     if as_json:
         render.emit_json(packed.to_dict())
     else:

@@ -27,7 +27,7 @@ _COMMON = [
     click.argument("source", metavar="SRC"),
     click.argument("target", metavar="DST", required=False),
     click.option("--dry-run", is_flag=True, help="Show every change and write nothing."),
-    click.option("--force", is_flag=True, help="Replace DST if it is a model."),
+    click.option("--force", is_flag=True, help="Replace DST if tiebeam wrote it; anything else there is refused."),
     click.option(
         "--link", is_flag=True,
         help="Hard-link weight files that do not change instead of copying them. SRC and DST then have these files in "

@@ -84,8 +84,8 @@ def tie_option(value: str) -> bool | float:
 @click.option("--compile", "compile_model", is_flag=True, help="torch.compile the model.")
 @click.option("--max-bytes", type=int, metavar="N", help="Use at most this much text.")
 @click.option("--track", type=click.Choice(["tensorboard", "wandb", "trackio"]), help="Also log to this tracker.")
-@click.option("--resume", is_flag=True, help="Resume the run at --out.")
-@click.option("--force", is_flag=True, help="Replace the run at --out.")
+@click.option("--resume", is_flag=True, help="Resume the run at --out, or write what a kill left out.")
+@click.option("--force", is_flag=True, help="Replace the run at --out; anything else there is refused.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
@@ -139,8 +139,7 @@ def _train(
     if resume:
         corpus = build_corpus([RunDirectory.open(out).read_run()["corpus"]["path"]], progress=progress)
     else:
-        if out.exists() and any(out.iterdir()) and not force:
-            RunDirectory.create(out)  # refuse before the corpus is built
+        RunDirectory.check(out, force)  # refuse before the corpus is built
         corpus = build_corpus(
             text, vocab=options["vocab"], tokenizer=options["tokenizer"], max_bytes=options["max_bytes"],
             progress=progress,

@@ -12,7 +12,7 @@ from tiebeam.cli import render
 @click.command(short_help="Restore a checkpoint from a packed artifact.")
 @click.argument("artifact", type=click.Path())
 @click.argument("target", type=click.Path())
-@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@click.option("--force", is_flag=True, help="Replace TARGET if `unpack` wrote it; anything else there is refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(artifact: str, target: str, force: bool, as_json: bool) -> None:
     """Write the checkpoint in ARTIFACT (from `tiebeam pack`) to the directory TARGET.

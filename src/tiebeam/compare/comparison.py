@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tiebeam._fs import write_text
+from tiebeam._fs import explaining, write_text
 from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
 from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
 from tiebeam.compare.run_metrics import RunMetrics, collect_metrics
 from tiebeam.compare.text_samples import sample_continuations
-from tiebeam.compare.train_runs import OnRecord, prepare_directory, run_all
+from tiebeam.compare.train_runs import OnRecord, prepared_directory, run_all
 from tiebeam.compare.variants import MATCHES, VARIANTS, Variant, variant_configs
 from tiebeam.compare.verdict import compute_verdict
 from tiebeam.errors import BadRequest
@@ -79,41 +79,42 @@ def compare(
         "settings": json.loads(json.dumps({**base.to_dict(), "threads": None})), "match": match, "anchor": anchor,
         "corpus": corpus.to_dict()["digest"], "vocab": corpus.vocab,
     }  # fmt: skip
-    plan = prepare_directory(out, {**identity, "threads": base.threads or free_threads(), "command": command}, force)
+    plan = {**identity, "threads": base.threads or free_threads(), "command": command}
     numbers = [base.seed + i for i in range(seeds)]
-    runs = run_all(
-        configs, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps", force=force,
-        in_subprocess=in_subprocess, report=report, interrupted=interrupted,
-    )  # fmt: skip
-    counts = token_counts(corpus)
-    metrics = []
-    for done, run in enumerate(runs):
-        stage("collecting metrics", done, len(runs))
-        metrics.append(collect_metrics(run, corpus, counts))
-    stage("collecting metrics", len(runs), len(runs))
-    bigrams = study(
-        corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
-        progress=progress,
-    )  # fmt: skip
-    stage("drawing figures", 0, 0)
-    document = {
-        "tiebeam": __version__,
-        "verdict": compute_verdict(metrics, corpus, match).to_dict(),
-        "match": match,
-        "anchor": anchor if match == "params" else None,
-        "seeds": numbers,
-        "variants": [_variant_row(v, metrics) for v in variants],
-        "runs": [m.record for m in metrics],
-        "alignment": _alignment(metrics, counts),
-        "bigrams": bigrams.to_dict(),
-        "heat": bigram_heatmaps(corpus, metrics),
-        "samples": sample_continuations(corpus, metrics),
-        "corpus": corpus.to_dict(),
-        "command": command,
-        "machine": _machine(plan["threads"]),
-    }
-    write(out, document)
-    return Comparison(out, document)
+    with explaining(out), prepared_directory(out, plan, force) as plan:
+        runs = run_all(
+            configs, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps",
+            in_subprocess=in_subprocess, report=report, interrupted=interrupted,
+        )  # fmt: skip
+        counts = token_counts(corpus)
+        metrics = []
+        for done, run in enumerate(runs):
+            stage("collecting metrics", done, len(runs))
+            metrics.append(collect_metrics(run, corpus, counts))
+        stage("collecting metrics", len(runs), len(runs))
+        bigrams = study(
+            corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
+            progress=progress,
+        )  # fmt: skip
+        stage("drawing figures", 0, 0)
+        document = {
+            "tiebeam": __version__,
+            "verdict": compute_verdict(metrics, corpus, match).to_dict(),
+            "match": match,
+            "anchor": anchor if match == "params" else None,
+            "seeds": numbers,
+            "variants": [_variant_row(v, metrics) for v in variants],
+            "runs": [m.record for m in metrics],
+            "alignment": _alignment(metrics, counts),
+            "bigrams": bigrams.to_dict(),
+            "heat": bigram_heatmaps(corpus, metrics),
+            "samples": sample_continuations(corpus, metrics),
+            "corpus": corpus.to_dict(),
+            "command": command,
+            "machine": _machine(plan["threads"]),
+        }
+        write(out, document)
+        return Comparison(out, document)
 
 
 def write(out: Path, document: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tiebeam._fs import write_bytes, write_text
+
 INK, RULE = "#1b1f24", "#9aa3ad"
 _SIZE = (5.3, 3.3)
 MATRIX_NAMES = {"embed": "embedding", "head": "LM head"}
@@ -44,11 +46,13 @@ def draw(document: dict[str, Any], directory: Path) -> dict[str, str]:
             FigureCanvasAgg(figure)
             if paint(figure, document) is False:
                 continue
-            figure.savefig(directory / f"{name}.png", dpi=200, facecolor="white", metadata={"Software": None})
+            image = io.BytesIO()
+            figure.savefig(image, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+            write_bytes(directory / f"{name}.png", image.getvalue(), durable=False)
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
             drawing = buffer.getvalue()
-            (directory / f"{name}.svg").write_text(_on_white(drawing), "utf-8")
+            write_text(directory / f"{name}.svg", _on_white(drawing), durable=False)
             inline[name] = _inlined(drawing, name)
     return inline
 

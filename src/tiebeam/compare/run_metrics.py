@@ -6,6 +6,7 @@ once and stored in the run directory.
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam._fs import write_bytes, write_text
 from tiebeam.compare.embedding_similarity import drift, spectrum
 from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_frequency
 from tiebeam.compare.train_runs import MEMORY, Run, final_metrics
@@ -106,7 +108,7 @@ def _measurements(
     embed, head = vocabulary_matrices(model)
     initial = vocabulary_matrices(_initial_model(run.config.settings, corpus))
     before = Evaluation(final["val_loss"], final["val_bpb"], final["val_tokens"])
-    packed = pack_run(run.path, run.path.with_suffix(".tbp"), before=before)
+    packed = pack_run(run.path, run.path.with_suffix(".tbp"), before=before, force=True)
     measured = {
         "packed_bytes": packed.bytes,
         "packed_bpb": packed.after.bpb,
@@ -115,8 +117,10 @@ def _measurements(
         "spectrum": {"embed": _floats(spectrum(embed)), "head": _floats(spectrum(head))},
         "norms": norms_by_frequency((np.linalg.norm(embed, axis=1), np.linalg.norm(head, axis=1)), counts),
     }
-    np.save(run.path / LOSSES, losses, allow_pickle=False)
-    (run.path / MEASUREMENTS).write_text(json.dumps({"of": identity, "looks": measured}) + "\n", "utf-8")
+    raw = io.BytesIO()
+    np.save(raw, losses, allow_pickle=False)
+    write_bytes(run.path / LOSSES, raw.getvalue())
+    write_text(run.path / MEASUREMENTS, json.dumps({"of": identity, "looks": measured}) + "\n")
     return measured, losses
 
 

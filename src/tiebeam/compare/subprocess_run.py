@@ -1,7 +1,7 @@
 """Train a run in a subprocess, so that its peak memory can be measured and no state is left from earlier runs.
 
 The child reads one job from stdin and writes lines of JSON: the records of the run, then a result or an error. It stops
-on SIGINT (polled between steps) and when its parent has exited.
+on SIGINT (polled between steps), and at once when its parent has exited: stdin then ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class RunOutcome:
 
 
 def train_in_subprocess(
-    settings: Settings, corpus: Corpus, out: Path, *, resume: bool, force: bool,
+    settings: Settings, corpus: Corpus, out: Path, *, resume: bool,
     report: Callable[[dict[str, Any]], None], interrupted: Callable[[], bool],
 ) -> RunOutcome:  # fmt: skip
     """Run `train.train` in a child process: same files, same errors."""
@@ -52,7 +53,6 @@ def train_in_subprocess(
         "corpus": str(corpus.path),
         "out": str(out),
         "resume": resume,
-        "force": force,
     }
     home = str(Path(tiebeam.__file__).parent.parent)
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -66,8 +66,8 @@ def train_in_subprocess(
     reader = threading.Thread(target=_read, args=(child.stdout, lines), daemon=True)
     reader.start()
     try:
-        child.stdin.write(json.dumps(job))
-        child.stdin.close()
+        child.stdin.write(json.dumps(job) + "\n")
+        child.stdin.flush()
         outcome: RunOutcome | None = None
         while True:
             if interrupted() and child.poll() is None:
@@ -92,6 +92,8 @@ def train_in_subprocess(
         child.wait()
         reader.join()
         child.stdout.close()
+        with suppress(OSError):  # the child may have exited before it read its job
+            child.stdin.close()
     if outcome is None:
         raise errors.TiebeamError(
             f"the training subprocess of {out} exited with code {child.returncode} without a result, possibly out "
@@ -124,13 +126,20 @@ def main() -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         send({"outcome": _train(job, send, stopped)})
     except errors.TiebeamError as error:
         send({"error": str(error), "kind": type(error).__name__})
     except BrokenPipeError:
         os._exit(1)  # the parent has exited; the checkpoint on disk is complete
+
+
+def _exit_with_parent() -> None:
+    """Exit when stdin ends, so that a run whose parent was killed is free for the next one. The files are complete."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 def _train(job: dict[str, Any], send: Callable[[dict[str, Any]], None], stopped: threading.Event) -> dict[str, Any]:
@@ -141,7 +150,7 @@ def _train(job: dict[str, Any], send: Callable[[dict[str, Any]], None], stopped:
     corpus = build_corpus([job["corpus"]])
     with PeakMemory() as peak:
         result = train(
-            Settings.from_dict(job["settings"]), corpus, Path(job["out"]), resume=job["resume"], force=job["force"],
+            Settings.from_dict(job["settings"]), corpus, Path(job["out"]), resume=job["resume"],
             report=send, interrupted=stopped.is_set,
         )  # fmt: skip
     return {"finished": result.finished, "steps": result.steps, "peak_bytes": peak.bytes}

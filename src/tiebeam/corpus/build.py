@@ -18,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tiebeam._fs import write_bytes, write_json
+from tiebeam._fs import explaining, write_bytes, write_json
 from tiebeam._version import __version__
-from tiebeam.corpus.build_directory import partial_directory, put_in_place, refuse_foreign
+from tiebeam.corpus.build_directory import clear_partial, partial_directory, put_in_place, refuse_foreign
 from tiebeam.corpus.build_settings import CorpusSettings
 from tiebeam.corpus.encode_shards import STATE, encode_shards
 from tiebeam.corpus.scan_sources import Progress, Scan, describe_skipped, read_chunks, scan_sources
@@ -86,9 +86,14 @@ def build_corpus(
     key = _key(listed, settings)
     target = Path(out_dir).expanduser().absolute() if out_dir is not None else cache_directory() / "corpus" / key[:16]
     if found := _finished(target, key, listed):
+        clear_partial(target)
         return found
     refuse_foreign(target)
-    with partial_directory(target, lambda: report("waiting for another build of this corpus", 0, 0)) as directory:
+
+    def waiting() -> None:
+        report("waiting for another build of this corpus", 0, 0)
+
+    with explaining(target), partial_directory(target, waiting) as directory:
         if found := _finished(target, key, listed):  # built by another process while this one waited
             return found
         names = [str(source) for source in sources] or [PYTHON]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tiebeam._fs import Kind, explaining, staging
 from tiebeam._version import __version__
 from tiebeam.errors import BadRequest
 
@@ -103,23 +105,19 @@ def _page(view: View, views: list[View], live: bool) -> bytes:
 
 
 def export(directory: Path) -> list[Path]:
-    """Write the lesson and the calculator as a static site; a directory with other files is an error."""
+    """Write the lesson and the calculator as a static site, replacing an older one; other files there are an error."""
     site = files(live=False)
+    kind = Kind("the site", Path.is_dir, lambda name: name in site)
     if directory.exists():
         if not directory.is_dir():
             raise BadRequest(f"{directory} is a file; pass a directory")
-        others = {
-            path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
-        } - site.keys()
-        if others:
-            raise BadRequest(f"{directory} already has {min(others)}; pass an empty or new directory")
-    written = []
-    for name, raw in site.items():
-        path = directory / name
-        try:
+        other = kind.stranger(directory)
+        if other is not None:
+            raise BadRequest(f"{directory} already has {other}; pass an empty or new directory")
+    with explaining(directory), staging(Path(os.path.realpath(directory)), force=True) as stage:
+        for name, raw in site.items():
+            path = stage.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)
-        except OSError as error:
-            raise BadRequest(f"{path} cannot be written: {error.strerror or error}") from None
-        written.append(path)
-    return written
+        stage.commit()
+    return [directory / name for name in site]

@@ -25,6 +25,7 @@ from tiebeam.inspection import inspect
 from tiebeam.surgery import model_card
 from tiebeam.surgery.edits import Shard, parameters_added
 from tiebeam.surgery.output_shards import companions, is_directory, local_files
+from tiebeam.surgery.own_output import own_output
 from tiebeam.surgery.plan import Outcome, Plan, Progress, no_progress
 from tiebeam.surgery.source import Source, check_path
 
@@ -36,7 +37,7 @@ _CHECKED = 4096  # bytes at each end of a tensor that are compared again through
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An output path that `checked_target` accepted; `force`: replace the model that is there."""
+    """An output path that `checked_target` accepted; `force`: replace the model that tiebeam wrote there."""
 
     path: Path
     force: bool
@@ -45,7 +46,7 @@ class Target:
 def checked_target(source: Source, target: str | os.PathLike[str], force: bool = False) -> Target:
     """Check `target` before minutes of measuring; pass the result to `execute`, which then does not check again."""
     path = Path(check_path(target))
-    check_target(Path(source.checkpoint.source), path, force)
+    check_target(Path(source.checkpoint.source), path, force, own_output(source))
     return Target(path, force)
 
 
@@ -68,7 +69,7 @@ def execute(
             print(change)
         execute(plan, "./tied", link=True)
 
-    force      replace `target` if it is a model
+    force      replace `target` if tiebeam wrote it
     link       hard-link weight files that do not change instead of copying them
     proof      run source and result and compare their logits
     durable    flush to disk before the final rename
@@ -90,12 +91,12 @@ def execute(
     others = companions(plan.checkpoint, written)
     read = {path for shard in before for path in _source_paths(shard)} | {path for _, path in others.kept}
     sources = Fingerprints(read | set(plan.inputs))
-    with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
+    path = where.path
+    with explaining(path), ThreadPoolExecutor(1) as thread, staging(path, where.force, durable) as stage:
         hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
-        with explaining(where.path):
-            check_space(where.path, sum(shard.nbytes for shard in after if not (link and shard.original)))
-            linked = _write_shards(stage, after, link, durable, show)
-            _write_documents(stage, plan, others.kept)
+        check_space(path, sum(shard.nbytes for shard in after if not (link and shard.original)))
+        linked = _write_shards(stage, after, link, durable, show)
+        _write_documents(stage, plan, others.kept)
         result = open_checkpoint(stage.path)
         _verify(stage, result, after, linked, show)
         report = inspect(result, **_pair_names(plan, result))
@@ -104,8 +105,7 @@ def execute(
             raise ProofFailed(f"the result is not as planned: {problem}; nothing was written")
         digests = model_card.digests(plan, result, report, hashing.result())
         if not as_file:
-            with explaining(where.path):
-                model_card.add_to(stage.path, plan, digests)
+            model_card.add_to(stage.path, plan, digests)
         proved = _prove(plan, result, show, engine, device) if proof and (plan.exact or plan.prove) else None
         measured: Mapping[str, Any] = {}
         if plan.measure and proof:

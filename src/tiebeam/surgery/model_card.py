@@ -101,6 +101,12 @@ def digests(plan: Plan, result: Checkpoint, report: Report, hashes: Mapping[str,
     return table_digest(source, hashes), table_digest(result, content_hashes(result, whole, known))
 
 
+def has_record(directory: Path) -> bool:
+    """Whether the model card in `directory` has a record of a change."""
+    path = directory / CARD
+    return path.is_file() and _TITLE.encode() in path.read_bytes()
+
+
 def add_to(directory: Path, plan: Plan, digests: tuple[str, str]) -> None:
     """Append a record to the model card in `directory`; existing text is kept byte for byte."""
     path = directory / CARD

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,15 +48,16 @@ def train(
         corpus: tokenized text, from `tiebeam.corpus.build_corpus`.
         out: the run directory to write, or with `resume` to continue.
         model: start from this model of the backend instead of a new one.
-        resume: continue from the last saved state at `out`.
+        resume: continue from the last saved state at `out` (without one: from the start) and write what is missing.
         force: replace the run at `out`.
         report: called on rank 0 with every record of metrics.jsonl.
         interrupted: polled after every step; True saves the state and ends the run unfinished.
         distribution: the ranks of a multi-rank run, already joined. All ranks make the same call.
 
     Raises:
-        BadRequest: the settings do not fit together, or `out` holds something else.
-        UnreadableInput: there is no state to resume, or it is damaged.
+        BadRequest: the settings do not fit together, or `out` holds something else, or another process trains there.
+        UnreadableInput: the state to resume is damaged.
+        Unwritable: the disk is full, or `out` may not be written. The last saved state is kept.
         Diverged: the loss is NaN or infinite.
         RankLost: another rank exited or hangs.
     """
@@ -67,11 +69,11 @@ def train(
     run = RunDirectory.open(out) if resume else RunDirectory(out)
     try:
         backend = make_backend(settings, config, distribution, model)
-        if not resume:
-            distribution.on_main(lambda: RunDirectory.create(out, force))
-        loop = _Loop(settings, corpus, run, backend, distribution, report or (lambda record: None))
-        with backend.running():
-            return loop.run_to_end(resume, interrupted)
+        with ExitStack() as stack:
+            distribution.on_main(lambda: stack.enter_context(RunDirectory.occupied(out, resume=resume, force=force)))
+            loop = _Loop(settings, corpus, run, backend, distribution, report or (lambda record: None))
+            with backend.running():
+                return loop.run_to_end(resume, interrupted)
     except BaseException as error:
         if is_peer_failure(error, distribution):
             raise rank_lost(error, run, distribution) from None
@@ -99,7 +101,7 @@ class _Loop:
         if resume:
             self._resume()
         else:
-            self.distribution.on_main(lambda: self.run.write_run(settings.to_dict(), self.corpus))
+            self.distribution.on_main(self._write_settings)
         next_validation = (math.floor(self.progress / settings.validate_every) + 1) * settings.validate_every
         while self.progress < 1:
             self._train_step()
@@ -159,6 +161,8 @@ class _Loop:
     def _save(self) -> None:
         if self._saved_step == self.step:
             return
+        if self.progress >= 1:
+            self.distribution.on_main(self.run.drop_model)
         facts = {
             "backend": self.settings.backend,
             "step": self.step,
@@ -170,6 +174,18 @@ class _Loop:
         self._saved_at, self._saved_step = time.monotonic(), self.step
 
     def _resume(self) -> None:
+        if self.run.has_state:
+            self._load_state()
+        finished = self.progress >= 1
+        if finished and self.run.is_finished(self.step):
+            raise BadRequest(f"{self.run.path} is finished after {self.step:,} steps; give more `steps` or `minutes`")
+        self.distribution.on_main(lambda: self.run.drop_metrics_after(self.step, final=finished))
+        self.distribution.on_main(self._write_settings)  # the length may be another: the next resume goes to that
+
+    def _write_settings(self) -> None:
+        self.run.write_run(self.settings.to_dict(), self.corpus)
+
+    def _load_state(self) -> None:
         saved, facts = self.run.saved_state(), self.run.read_facts()
         saved_by = facts.get("backend", "torch")  # 0.1 wrote it on MLX only
         if saved_by != self.settings.backend:
@@ -181,17 +197,18 @@ class _Loop:
         self.backend.load_state(saved, facts)
         self.batches.restore(facts["batches"])
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
-        self.distribution.on_main(lambda: self.run.drop_metrics_after(self.step))
-        if self.progress >= 1:
-            raise BadRequest(f"{self.run.path} is finished after {self.step:,} steps; give more `steps` or `minutes`")
+        self._saved_step = self.step
 
     def _finish(self) -> Result:
         result = self._result(self._validate(None), finished=True)
         self._save()
         exported = self.backend.export()
-        if exported is not None:
+
+        def write() -> None:
+            assert exported is not None
             self.run.save_model(*exported, self.corpus, run_card(self.settings, self.corpus, result))
-        self.distribution.barrier()
+
+        self.distribution.on_main(write)
         return result
 
     def _result(self, final: Evaluation, finished: bool) -> Result:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tiebeam._fs import check_target, staging
+from tiebeam._fs import Kind, check_target, explaining, reading, staging
 from tiebeam.errors import UnreadableInput
-from tiebeam.train.artifact import pack
+from tiebeam.train.artifact import MAGIC, pack
 from tiebeam.train.evaluation import evaluate
 from tiebeam.train.result import Evaluation
 from tiebeam.train.run_directory import MODEL, RunDirectory
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 16_000_000
 _FILES = ("config.json", "tokenizer.json", "README.md")
+ARTIFACT = Kind("an artifact of tiebeam pack", lambda path: path.is_file() and _head(path, 8) == MAGIC)
+UNPACKED = Kind(
+    "a checkpoint of tiebeam unpack",
+    lambda path: (path / MODEL).is_file() and b"library_name: tiebeam" in _head(path / "README.md", 4096),
+    lambda name: name in (MODEL, *_FILES),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Packed:
 
 def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
     """The model of a finished run and the corpus it was trained on."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from tiebeam.corpus import build_corpus
@@ -69,34 +76,41 @@ def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
     run = RunDirectory.open(path)
     if not (run.path / MODEL).is_file():
         raise UnreadableInput(f"{run.path} is not finished; finish it with: tiebeam train --resume --out {run.path}")
-    model = GPT(GPTConfig.from_hf(json.loads((run.path / "config.json").read_text())))
-    model.load_state_dict(load_file(run.path / MODEL))
+    try:
+        with reading(run.path / MODEL):
+            model = GPT(GPTConfig.from_hf(json.loads((run.path / "config.json").read_text())))
+            model.load_state_dict(load_file(run.path / MODEL))
+    except (SafetensorError, RuntimeError, ValueError) as error:  # ValueError: JSON
+        raise UnreadableInput(f"the model in {run.path} is damaged: {str(error).splitlines()[0]}") from None
     return model, build_corpus([run.read_run()["corpus"]["path"]])
 
 
 def pack_run(
     path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16",
-    limit: int = DEFAULT_LIMIT, before: Evaluation | None = None,
+    limit: int = DEFAULT_LIMIT, before: Evaluation | None = None, force: bool = False,
 ) -> Packed:  # fmt: skip
     """Pack a run's model into the file `target`, read it back, and evaluate both on the held-out split.
 
     Args:
         path: a finished run directory.
-        target: the artifact to write; an existing file is replaced.
+        target: the artifact to write.
         weights: precision of the matrices: "int8", "int7", "int6", "fp16" or "fp32".
         embed: precision of the embedding and the head.
         limit: the size in bytes that `Packed.fits` compares with.
         before: the evaluation of the unpacked model, if it is already known.
+        force: replace the artifact at `target`.
     """
     import torch
 
+    check_target(Path(path), target, force, ARTIFACT)
     model, corpus = open_run(path)
     before = before or evaluate(model, corpus)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
-    files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
+    with reading(Path(path)):
+        files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
     raw = pack(state, files, tables, weights, embed)
-    with staging(target, force=True) as stage:
+    with explaining(target), staging(target, force) as stage:
         made = stage.path / "artifact"
         made.write_bytes(raw)
         model.load_state_dict({name: torch.from_numpy(np.array(t)) for name, t in unpack(made).tensors.items()})
@@ -109,8 +123,8 @@ def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str],
     """Write the checkpoint in an artifact to a directory; returns the number of tensors."""
     source, where = Path(artifact), Path(target)
     contents = open_artifact(source)
-    check_target(source, where, force)
-    with staging(where, force) as stage:
+    check_target(source, where, force, UNPACKED)
+    with explaining(where), staging(where, force) as stage:
         contents.write_safetensors(stage.path / MODEL)
         for name, text in contents.files.items():
             if name not in _FILES:  # the artifact is untrusted: only the names that we write
@@ -118,3 +132,12 @@ def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str],
             (stage.path / name).write_text(text, "utf-8")
         stage.commit()
     return len(contents.tensors)
+
+
+def _head(path: Path, count: int) -> bytes:
+    """The first bytes of a file; empty if there is none."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(count)
+    except OSError:
+        return b""

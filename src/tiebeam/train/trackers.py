@@ -24,11 +24,18 @@ def tracker(kind: str | None, run: Path, settings: dict[str, Any]) -> Iterator[T
     except ImportError:
         raise BadRequest(f"`track={kind!r}` needs the package {kind}; install it with: pip install {kind}") from None
     if kind == "tensorboard":
-        writer = module.SummaryWriter(str(run / "tensorboard"))
+        writers: list[Any] = []  # made with the first record, when the run directory exists
+
+        def track(record: dict[str, Any]) -> None:
+            if not writers:
+                writers.append(module.SummaryWriter(str(run / "tensorboard")))
+            writers[0].add_scalars("tiebeam", dict(_numbers(record)), record["step"])
+
         try:
-            yield lambda record: writer.add_scalars("tiebeam", dict(_numbers(record)), record["step"])
+            yield track
         finally:
-            writer.close()
+            for writer in writers:
+                writer.close()
         return
     module.init(project="tiebeam", name=run.name, config=settings)
     try:

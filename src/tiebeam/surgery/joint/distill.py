@@ -5,15 +5,18 @@ calibration text with torch. The layers are run by the decoder and not different
 through the joint model once to get its hidden states, then trains the head side on them against the predictions of
 the original; the fit's quadratic term keeps the embedding side near the original rows.
 
-The state is saved beside the target (`TARGET.distill/`), so that an interrupted run resumes.
+The state is saved beside the target (`TARGET.distill/`), so that an interrupted run resumes. A directory of that name
+with anything else in it is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam._fs import atomic_path
-from tiebeam.errors import MissingExtra
+from tiebeam._fs import Kind, occupy, reading, write_bytes
+from tiebeam.errors import BadRequest, MissingExtra
 from tiebeam.families import Scales
 from tiebeam.surgery.joint.calibration import Calibration
 from tiebeam.surgery.joint.decomposition import Factors, Rows, row_blocks
@@ -61,6 +64,20 @@ def distill(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Distilled:
     """Train for `minutes` in total, counting earlier runs whose state is at `keep_at`."""
+    if keep_at is None:
+        return _distill(held_out, rows, calibration, fitted, minutes, None, progress)
+    check_state(keep_at)
+    lock = occupy(keep_at, KIND)
+    try:
+        return _distill(held_out, rows, calibration, fitted, minutes, keep_at, progress)
+    finally:
+        lock.release()
+
+
+def _distill(
+    held_out: HeldOut, rows: Rows, calibration: Calibration, fitted: Fit, minutes: float, keep_at: Path | None,
+    progress: Callable[[int, int], None],
+) -> Distilled:  # fmt: skip
     torch, decoder = _torch(), held_out.original
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
@@ -93,6 +110,42 @@ def distill(
         progress(min(int(100 * state.minutes / minutes), 100), 100)
     progress(100, 100)
     return Distilled(best, fitted.after, best.after, state.rounds, state.minutes)
+
+
+def check_state(where: Path) -> None:
+    """Refuse a directory that is not the state of a distillation."""
+    if os.path.lexists(where) and any(where.iterdir() if where.is_dir() else [where]):
+        refusal = KIND.refusal(where)
+        if refusal:
+            raise BadRequest(f"the state of the distillation is kept in {where}; {refusal}")
+
+
+def remove_state(where: Path) -> None:
+    """Remove the state of a finished distillation, and nothing else."""
+    with suppress(OSError):
+        (where / STATE).unlink(missing_ok=True)
+        where.rmdir()
+
+
+def _is_state(where: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    if all(KIND.is_temporary(path.name) for path in where.iterdir()):
+        return True
+    try:
+        with safe_open(where / STATE, "np") as handle:
+            return "origin" in _about(handle)
+    except (OSError, SafetensorError, ValueError):
+        return False
+
+
+def _about(handle: Any) -> dict[str, Any]:
+    found = json.loads((handle.metadata() or {}).get("tiebeam", "{}"))
+    return found if isinstance(found, dict) else {}
+
+
+STATE = "state.safetensors"
+KIND = Kind("the state of a distillation", _is_state, lambda name: name == STATE)
 
 
 def _better(one: Fit, other: Fit) -> Fit:
@@ -144,27 +197,25 @@ class _State:
         return replace(fitted.factors, embed_map=A, head_map=B, trained=S)
 
     def save(self, where: Path) -> None:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        where.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach() for name, p in self.parameters.items()}
         for name, p in self.parameters.items():
             for key, value in self.optimizer.state[p].items():
                 tensors[f"{name}.{key}"] = value
         about = {"rounds": self.rounds, "minutes": self.minutes, "origin": self.origin}
-        with atomic_path(where / "state.safetensors") as temporary:
-            save_file(tensors, temporary, metadata={"tiebeam": json.dumps(about)})
+        write_bytes(where / STATE, save(tensors, metadata={"tiebeam": json.dumps(about)}))
 
     def load(self, where: Path) -> None:
         """Resume from `where` if its state began from the same fit: the same model, text and recipe."""
         from safetensors import safe_open
 
-        path = where / "state.safetensors"
+        path = where / STATE
         if not path.exists():
             return
-        with safe_open(path, "pt") as handle:
+        with reading(path), safe_open(path, "pt") as handle:
             kept = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-            about = json.loads((handle.metadata() or {}).get("tiebeam", "{}"))
+            about = _about(handle)
         if about.get("origin") != self.origin or not kept.keys() >= self.parameters.keys():
             return
         for name, p in self.parameters.items():

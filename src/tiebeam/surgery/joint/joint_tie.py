@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,8 @@ class JointFit:
     calibration: Calibration
     fitted: Fit
     device: str | None = None
+    state: Path | None = None
+    """Where the state of the distillation is, if there was one."""
 
     def distilled(
         self, minutes: float, target: Path | None = None, progress: Progress | None = None
@@ -46,7 +47,7 @@ class JointFit:
         done = distill(
             self.held_out, rows, self.calibration, self.fitted, minutes, keep_at, _stage(progress, "distilling")
         )
-        return replace(self, fitted=done.fitted), done
+        return replace(self, fitted=done.fitted, state=keep_at), done
 
     def plan(self, expand: bool = False) -> Plan:
         """Plan to write the table and its maps; with `expand`, two ordinary matrices."""
@@ -73,12 +74,15 @@ class JointFit:
         engine: str = "auto",
         device: str | None = None,
     ) -> Outcome:
-        """Execute `plan(expand)` and remove the distillation state. The arguments are those of `execute`."""
+        """Execute `plan(expand)` and remove the state of its own distillation. The arguments are those of `execute`."""
+        from tiebeam.surgery.joint.distill import remove_state
+
         outcome = execute(
             self.plan(expand), target, force=force, link=link, proof=proof, durable=durable, progress=progress,
             engine=engine, device=device,
         )  # fmt: skip
-        shutil.rmtree(distill_directory(Path(outcome.target)), ignore_errors=True)
+        if self.state is not None:
+            remove_state(self.state)
         return outcome
 
     def spectrum(self) -> list[dict[str, Any]]:
