@@ -49,7 +49,7 @@ def tiebeam(*arguments: Any) -> None:
 def prepare(shared: Path) -> None:
     """The sources: text, a corpus, models, runs and an artifact. Their bytes never change again."""
     from tiebeam.corpus import build_corpus
-    from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
+    from tiebeam.doctor.examples import EMBED, HEAD, head_lora, matrix, write_adapter, write_llama
 
     for i in range(12):
         (shared / "text").mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,7 @@ def prepare(shared: Path) -> None:
     build_corpus([shared / "text"], shared / "corpus", vocab=300)
     write_llama(shared / "twin", {EMBED: matrix(0), HEAD: matrix(0)}, tie_word_embeddings=True)
     write_llama(shared / "tied", {EMBED: matrix(0)}, tie_word_embeddings=True)
+    write_adapter(shared, head_lora(), tied=True, lora_alpha=2)
     tiebeam("train", shared / "corpus", *SHAPE, "--steps=2", "--tie=no", "--out", shared / "untied")
     tiebeam("train", shared / "corpus", *SHAPE, "--steps=5", "--out", shared / "started")
     tiebeam("pack", shared / "untied", "--out", shared / "run.tbp", "--json")
@@ -225,6 +226,8 @@ _TIE = ("tie", "{s}/twin", "{w}/out", "--no-proof", "--quiet", "--json")
 _UNTIE = ("untie", "{s}/tied", "{w}/out", "--no-proof", "--quiet", "--json")
 _JOINT = ("tie", "{s}/untied", "{w}/out", "--joint", "--rank=8", "--text={s}/text/0.txt", "--text={s}/text/1.txt",
           "--text={s}/text/2.txt", "--quiet", "--json")  # fmt: skip
+_EXTEND = ("extend", "{s}/untied", "{w}/out", "--token=<new>", "--no-proof", "--quiet", "--json")
+_MERGE = ("merge", "{s}/base", "{s}/adapter", "{w}/out", "--no-proof", "--quiet", "--json")
 _UNPACK = ("unpack", "{s}/run.tbp", "{w}/out", "--json")
 _PACK = ("pack", "{s}/untied", "--out", "{w}/out.tbp", "--json")
 _EXPORT = ("studio", "--export", "{w}/out")
@@ -240,6 +243,9 @@ CASES = [
     _verb("untie", *_UNTIE),
     _verb("tie --joint", *_JOINT),
     _verb("tie --joint --distill", *_JOINT, "--distill=1e-7"),
+    _verb("extend", *_EXTEND),
+    _verb("extend --force", *_EXTEND, before=_command(*_UNTIE)),
+    _verb("merge", *_MERGE),
     _verb("doctor --fix", "doctor", "{s}/twin", "--fix", "--out", "{w}/out", "--json"),
     Case("train", _command(*_TRAIN), _run_state("out"), _train_again),
     Case("train --resume", lambda shared, work: _train_again(shared, work, "resumable"), _run_state("out"),
