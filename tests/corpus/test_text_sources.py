@@ -206,7 +206,7 @@ def test_files_that_are_not_text_raise_not_text_error(tmp_path: Path, raw: bytes
         ("a.jsonl", b'{"text": "\\ud83d"}\n', "half of a surrogate pair"),
         ("a.jsonl", b"\xff\n", "line 1, is not JSON"),
         ("a.jsonl", b"[" * 200_000 + b"\n", "line 1, is not JSON"),
-        ("a.jsonl.gz", gzip.compress(jsonl(["x"] * 99))[:-12], "cannot be read"),
+        ("a.jsonl.gz", gzip.compress(jsonl(["x"] * 99), mtime=0)[:-12], "cannot be read"),
         ("a.jsonl.zst", zstd(jsonl(["x"]))[:4] + b"\xff" * 20, "cannot be read"),
         ("a.jsonl.zst", zstd(jsonl([str(n) for n in range(9999)]))[:-1], "the file is truncated"),
         ("a.txt.bz2", bz2.compress(b"hello" * 99)[:-1], "cannot be read"),
