@@ -180,6 +180,11 @@ def _train_again(shared: Path, work: Path, state: str) -> None:
         tiebeam("train", "--resume", "--out", work / "out", f"--steps={STEPS}", "--save-every=1e-9", "--quiet")
 
 
+def _complete_run(shared: Path, work: Path, state: str = "resumable") -> None:
+    if state != "complete":
+        tiebeam("train", "--resume", "--out", work / "out", "--quiet")
+
+
 def _train_force_again(shared: Path, work: Path, state: str) -> None:
     from tiebeam.train import RunDirectory
 
@@ -204,10 +209,9 @@ def _compare(shared: Path, work: Path, state: str = "") -> None:
     from tiebeam.compare.comparison import base_settings
     from tiebeam.corpus import build_corpus
 
-    figures._FIGURES = dict(
-        list(figures._FIGURES.items())[:2]
-    )  # each takes a second to draw, and all are written alike
-    figures._heatmap = lambda figure, document, name: False
+    # Each takes a second to draw, and all are written alike.
+    figures._FIGURES = dict(list(figures._FIGURES.items())[:2])
+    figures._heatmap = lambda figure, document, name: None
     base = base_settings(steps=4, layers=1, dim=16, heads=2, kv_heads=1, mlp_dim=32, context=16, batch_tokens=64,
                          threads=1, device="cpu", save_every=1e-9)  # fmt: skip
     compare(base, build_corpus([shared / "corpus"]), work / "out", bigram_dim=4, bigram_steps=2, in_subprocess=False)
@@ -250,9 +254,8 @@ CASES = [
     Case("train", _command(*_TRAIN), _run_state("out"), _train_again),
     Case("train --resume", lambda shared, work: _train_again(shared, work, "resumable"), _run_state("out"),
          _train_again, _copy("started")),
-    Case("train --resume, no model", lambda shared, work: tiebeam("train", "--resume", "--out", work / "out"),
-         _run_state("out"), lambda shared, work, state: state == "complete" or
-         tiebeam("train", "--resume", "--out", work / "out", "--quiet"), _copy("started", "model.safetensors")),
+    Case("train --resume, no model", _complete_run, _run_state("out"), _complete_run,
+         _copy("started", "model.safetensors")),
     Case("train --force", _command(*_TRAIN, "--force"), _run_state("out"), _train_force_again, _copy("started")),
     Case("compare", _compare, _comparison_state, _compare),
     _verb("pack", *_PACK, target="out.tbp"),
