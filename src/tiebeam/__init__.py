@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tiebeam.pair import Matrix, Pair, Tie
     from tiebeam.surgery.extend import extend
     from tiebeam.surgery.extend.module_rows import extend_
+    from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
     from tiebeam.surgery.tie import tie
     from tiebeam.surgery.untie import untie
@@ -57,6 +58,7 @@ _SOURCES = {
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
     "is_tied": "tiebeam.surgery.module",
+    "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
     "tie": "tiebeam.surgery.tie",
@@ -108,6 +110,7 @@ __all__ = [
     "integrations",
     "is_tied",
     "lens",
+    "merge",
     "nn",
     "open_checkpoint",
     "price",

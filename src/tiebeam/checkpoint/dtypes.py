@@ -77,7 +77,9 @@ def decode(dtype: str, raw: bytes, shape: tuple[int, ...]) -> NDArray[np.generic
     if dtype in _NUMPY:
         return np.frombuffer(raw, _NUMPY[dtype]).reshape(shape)
     if dtype == "BF16":
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        bits = np.frombuffer(raw, "<u2").astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32).reshape(shape)
     if dtype == "F8_E8M0":
         powers = np.ldexp(1.0, np.arange(-127, 129))  # exp2 in float32 gets the largest power wrong by one bit
         powers[255] = np.nan
@@ -105,8 +107,15 @@ def encode(dtype: str, values: NDArray[np.floating]) -> bytes:
 
     if dtype == "BF16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-        return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype("<u2").tobytes()
+        rounded = bits >> np.uint32(16)
+        rounded &= np.uint32(1)
+        rounded += np.uint32(0x7FFF)
+        rounded += bits
+        rounded >>= np.uint32(16)
+        nan = np.isnan(values)
+        if nan.any():
+            rounded[nan] = 0x7FC0
+        return rounded.astype("<u2").tobytes()
     if dtype in BITS and dtype not in ("F16", "F32", "F64"):
         raise BadRequest(f"numbers cannot be written as {dtype}; choose F32, F16 or BF16")
     if dtype not in BITS:

@@ -253,6 +253,8 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
         if result.base:
             yield f"  base         {result.base.model}: {result.base.tie}"
         yield from _labelled("merge", to_options(result.merge, command), width, indent=2)
+        if result.advice:
+            yield from _labelled("by tiebeam", result.advice.sentence, width, indent=2)
     for finding in result.findings:
         yield ""
         yield from _finding_lines(finding, width)
@@ -264,6 +266,8 @@ def _lines(result: Result, width: int) -> Iterator[Text | str]:
         yield "  what each loader will do" if isinstance(result, Diagnosis) else "  what happens to the adapter"
         yield from _loader_lines(result.loaders, width)
     following = _next_command(result.findings)
+    if following is None and isinstance(result, AdapterDiagnosis) and result.advice:
+        following = result.advice.command or None
     if following:
         yield ""
         yield f"  next: {following}"

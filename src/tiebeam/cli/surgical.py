@@ -125,6 +125,9 @@ def _verified(outcome: Outcome) -> str:
         return words
     if not proof.ran:
         return f"{words}; logits not compared: {proof.why}"
+    if outcome.verb == "merge":
+        model = "the base with the adapter" + (" and one matrix" if outcome.measured else "")
+        return f"{words}; logits within {proof.largest:.1e} (rounding) of {model} on {proof.tokens} probe tokens"
     if proof.largest == 0:
         return f"{words}; logits equal to the bit on {proof.tokens} probe tokens"
     return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} probe tokens"

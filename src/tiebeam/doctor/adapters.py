@@ -1,28 +1,29 @@
 """Diagnose a PEFT adapter beside its base: what it does to the embedding and the head, and what a merge will do.
 
-Only adapter_config.json and the header of the adapter are read (values only if it holds a copy of both
-matrices). The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one. Without a
-base, what the adapter touches is still reported.
+The tie of the base decides: an adapter that is harmless on an untied model breaks a tied one. Without a base, what the
+adapter touches is still reported. With one, the merge is planned as `tiebeam merge` would, which reads the adapter.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
+from tiebeam.checkpoint.adapter_files import is_adapter, open_adapter
 from tiebeam.checkpoint.files import LocalFiles
-from tiebeam.checkpoint.json_files import read_json
-from tiebeam.checkpoint.open import open_shards
 from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
 from tiebeam.doctor.loaders import Prediction
+from tiebeam.doctor.merge_advice import MergeAdvice, merge_advice
 from tiebeam.doctor.rule import Finding, Names
 from tiebeam.errors import UnreadableInput
 from tiebeam.inspection import Report, inspect
+
+__all__ = ["AdapterDiagnosis", "Touched", "diagnose_adapter", "is_adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Touched:
 @dataclass(frozen=True, slots=True)
 class AdapterDiagnosis:
     """`merge` is one sentence: what merging this adapter into its base does to the pair. `base` is None if the base is
-    not named or cannot be read; `merge` says so. `loaders`: what programs do with it, if it changes the pair."""
+    not named or cannot be read; `merge` says so. `loaders`: what programs do with it, if it changes the pair.
+    `advice`: what `tiebeam merge` will do, and its command."""
 
     adapter: str
     base: Report | None
@@ -65,6 +67,7 @@ class AdapterDiagnosis:
     findings: tuple[Finding, ...]
     touched: Touched
     loaders: tuple[Prediction, ...] = ()
+    advice: MergeAdvice | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -74,20 +77,15 @@ class AdapterDiagnosis:
             "findings": [finding.to_dict() for finding in self.findings],
             "touched": self.touched.to_dict(),
             "loaders": [prediction.to_dict() for prediction in self.loaders],
+            "tiebeam_merge": self.advice.to_dict() if self.advice else None,
         }
-
-
-def is_adapter(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is the directory of a PEFT adapter."""
-    return Path(path).is_dir() and (Path(path) / "adapter_config.json").is_file()
 
 
 def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> AdapterDiagnosis:
     """Diagnose the adapter at `path`. Its base is the one in adapter_config.json unless `base` is given; a base that
     is only named there and cannot be read is reported, and the findings are then empty."""
-    files = LocalFiles(Path(path))
-    config = read_json(files, "adapter_config.json", str(path))
-    weights = _open_weights(str(path), files)
+    adapter = open_adapter(path)
+    config, weights = adapter.config, adapter.weights
     touched = _touched(weights, config)
     named = base if base is not None else config.get("base_model_name_or_path")
     if not named or not isinstance(named, str | os.PathLike):
@@ -106,19 +104,13 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
     embed, head = (_part(weights, config, module) for module in _module_names(report))
     examined = ExaminedAdapter(weights, config, report, embed, head)
     names = Names.of(str(path), base=report.model, remote=not isinstance(checkpoint.files, LocalFiles))
-    findings = run_rules("adapter", examined, names)
-    return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, adapter_predictions(examined))
+    advice = merge_advice(adapter, checkpoint, names)
+    findings = run_rules("adapter", examined, replace(names, merge=advice.command))
+    loaders = adapter_predictions(examined)
+    return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, loaders, advice)
 
 
-def _open_weights(source: str, files: LocalFiles) -> Checkpoint:
-    names = files.names()
-    for name, format in (("adapter_model.safetensors", "safetensors"), ("adapter_model.bin", "pytorch")):
-        if name in names:
-            return open_shards(source, format, files, [name], None)
-    raise UnreadableInput(f"{source} has an adapter_config.json but no adapter_model.safetensors or .bin")
-
-
-def _touched(weights: Checkpoint, config: dict[str, Any]) -> Touched:
+def _touched(weights: Checkpoint, config: Mapping[str, Any]) -> Touched:
     """What the adapter changes, from its tensors: target_modules may be a pattern."""
     lora: dict[str, None] = {}
     copies: dict[str, None] = {}
@@ -148,7 +140,7 @@ def _module_names(report: Report) -> tuple[str, str]:
     )
 
 
-def _part(weights: Checkpoint, config: dict[str, Any], module: str) -> AdapterPart:
+def _part(weights: Checkpoint, config: Mapping[str, Any], module: str) -> AdapterPart:
     """What the adapter holds for the module of that name."""
     lora, copy, rows = False, None, None
     for name, info in weights.tensors.items():

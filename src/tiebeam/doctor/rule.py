@@ -39,6 +39,9 @@ class Names:
     model: str = "MODEL"
     out: str = "DST"
     base: str = "BASE"
+    merged: str = "DST"
+    merge: str = "tiebeam merge BASE ADAPTER DST"
+    """The command that merges the adapter; empty where it would be refused."""
     rows: str = "ROWS"
     keep: str = ""
     """The matrix to keep, where the two are equal only up to rounding."""
@@ -61,13 +64,18 @@ class Names:
             words += [*(["--revision", address.revision] if address.revision != "main" else []), "--local-dir", local]
             there = str(PurePath(local, address.path))
             names = cls.of(model, there) if base else cls.of(there)
-            beside = shlex.quote(PurePath(shlex.split(names.out)[0]).name)
-            return replace(names, out=beside, download=shlex.join(words))
+            out, merged = (shlex.quote(PurePath(shlex.split(name)[0]).name) for name in (names.out, names.merged))
+            return replace(names, out=out, merged=merged, download=shlex.join(words))
         target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
         suffix = target.suffix if target.suffix in (".gguf", ".safetensors") else ""
-        name = f"{target.name.removesuffix(suffix)}-{'untied' if base else 'fixed'}{suffix}"
-        out = Path(target).with_name(name) if "://" not in (base or model) else PurePath(name)
-        return cls(shlex.quote(model), shlex.quote(str(out)), shlex.quote(base or "BASE"))
+        out, merged = (
+            str(Path(target).with_name(name) if "://" not in (base or model) else PurePath(name))
+            for name in (
+                f"{target.name.removesuffix(suffix)}-{what}{suffix}"
+                for what in ("untied" if base else "fixed", "merged")
+            )
+        )
+        return cls(shlex.quote(model), shlex.quote(out), shlex.quote(base or "BASE"), shlex.quote(merged))
 
     @property
     def fix(self) -> str:
@@ -193,6 +201,11 @@ class Rule:
         if self.seen_in:
             parts.append(f"## Seen in\n\n{', '.join(self.seen_in)}")
         return "\n\n".join(parts) + "\n"
+
+
+def merge_steps(at: Names, text: str) -> tuple[Step, ...]:
+    """The step that merges the adapter, unless the merge would be refused."""
+    return (Step(text, at.merge),) if at.merge else ()
 
 
 def _after_download(steps: tuple[Step, ...], download: str) -> tuple[Step, ...]:

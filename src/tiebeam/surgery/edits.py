@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tiebeam.checkpoint.write.gguf import Preamble
 
 _OWN_FILE = 32 << 20
+_LISTED = 4  # changed tensors of a file that are listed one by one
 _NUMBERED = re.compile(r"^(?P<stem>.+)-\d{5,}-of-\d{5,}(?P<suffix>\.[A-Za-z0-9]+)$")
 
 
@@ -186,7 +187,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
     file_of = {entry.name: shard.name for shard in before for entry in shard.entries}
     tensors = {entry.name: entry for shard in before for entry in shard.entries}
     changes += [Change(file_of[name], f"- {_tensor(tensors[name])}") for name in sorted(edit.drop)]
-    changes += [Change(file_of[name], _rewritten(tensors[name], new)) for name, new in edit.rewrite.items()]
+    changes += _rewrites(edit.rewrite, tensors, file_of)
     changes += _renames(edit.rename, file_of)
     changes += [Change(old, f"is renamed to {new}") for old, new in edit.files.items() if old != new]
     if edit.files and len(edit.files) > 1:
@@ -204,10 +205,22 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
     return changes
 
 
-def _rewritten(old: Entry, new: Entry) -> str:
-    if old.shape != new.shape:
-        return f"{old.name} {old.dtype} {list(old.shape)} -> {list(new.shape)}"
-    return f"{_tensor(old)} is changed"
+def _rewrites(new: Mapping[str, Entry], old: Mapping[str, Entry], file_of: Mapping[str, str]) -> list[Change]:
+    """One line per tensor; one per file for many tensors that keep their shapes."""
+    changes: list[Change] = []
+    same: dict[str, list[str]] = {}
+    for name, entry in new.items():
+        if entry.shape != old[name].shape:
+            what = f"{name} {entry.dtype} {list(old[name].shape)} -> {list(entry.shape)}"
+            changes.append(Change(file_of[name], what))
+        else:
+            same.setdefault(file_of[name], []).append(name)
+    for file, names in same.items():
+        if len(names) > _LISTED:
+            changes.append(Change(file, f"{len(names):,} tensors are changed: {names[0]}, {names[1]}, ..."))
+        else:
+            changes += [Change(file, f"{_tensor(old[name])} is changed") for name in names]
+    return changes
 
 
 def _setting(key: str, value: Any) -> str:

@@ -88,7 +88,8 @@ def execute(
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
     written = {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set())
     others = companions(plan.checkpoint, written)
-    sources = Fingerprints({path for shard in before for path in _source_paths(shard)} | {p for _, p in others.kept})
+    read = {path for shard in before for path in _source_paths(shard)} | {path for _, path in others.kept}
+    sources = Fingerprints(read | set(plan.inputs))
     with ThreadPoolExecutor(1) as thread, staging(where.path, where.force, durable) as stage:
         hashing = thread.submit(model_card.source_hashes, plan)  # hash while the disk is busy
         with explaining(where.path):
@@ -105,7 +106,7 @@ def execute(
         if not as_file:
             with explaining(where.path):
                 model_card.add_to(stage.path, plan, digests)
-        proved = _prove(plan, result, show, engine, device) if proof and plan.exact else None
+        proved = _prove(plan, result, show, engine, device) if proof and (plan.exact or plan.prove) else None
         measured: Mapping[str, Any] = {}
         if plan.measure and proof:
             show("running the result", 0, 1)
@@ -267,6 +268,10 @@ def _prove(plan: Plan, result: Checkpoint, progress: Progress, engine: str, devi
 
     source = plan.source
     progress("comparing logits", 0, 1)
+    if plan.prove is not None:
+        proved = plan.prove(result, engine, device)
+        progress("comparing logits", 1, 1)
+        return proved
     from_gguf = source.converted and source.checkpoint.format == "gguf"
     rounded = source.layout.shards[0].entries[0].dtype if from_gguf else "F32"
     proof = prove(

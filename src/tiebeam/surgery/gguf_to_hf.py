@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
@@ -58,8 +58,16 @@ def convert(checkpoint: Checkpoint, dtype: str = "F32") -> tuple[Layout, dict[st
     return layout, {name: targets[0].name for name, targets in places.items()}
 
 
+def gguf_places(checkpoint: Checkpoint) -> dict[str, Place]:
+    """Hugging Face name: where the GGUF has that tensor."""
+    family = _family(checkpoint)
+    config = _config(checkpoint, family, "F32")
+    places = dict(_places(family, config))
+    return {place.name: replace(place, stored=name) for name in checkpoint.tensors for place in places.get(name, ())}
+
+
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a GGUF tensor belongs: its Hugging Face name, and what undoes the converter's change."""
 
     name: str
@@ -67,9 +75,11 @@ class _Place:
     transposed: bool = False
     expert: int | None = None
     """This slice of a tensor [experts, out, in]."""
+    stored: str = ""
+    """The GGUF tensor, where that is not known otherwise."""
 
 
-def _entry(checkpoint: Checkpoint, info: TensorInfo, place: _Place, dtype: str) -> Entry:
+def _entry(checkpoint: Checkpoint, info: TensorInfo, place: Place, dtype: str) -> Entry:
     shape = info.shape if place.expert is None else info.shape[1:]
     transposed = place.transposed and len(shape) == 2
     shape = shape[::-1] if transposed else shape
@@ -95,7 +105,7 @@ def _entry(checkpoint: Checkpoint, info: TensorInfo, place: _Place, dtype: str) 
     return Entry(place.name, dtype, shape, Made(size, blocks))
 
 
-def _places(family: Family, config: Mapping[str, Any]) -> Iterator[tuple[str, list[_Place]]]:
+def _places(family: Family, config: Mapping[str, Any]) -> Iterator[tuple[str, list[Place]]]:
     """GGUF name, and where it belongs: one place, or one for each expert."""
     assert family.gguf is not None
     assert family.names is not None
@@ -104,23 +114,23 @@ def _places(family: Family, config: Mapping[str, Any]) -> Iterator[tuple[str, li
     spec = family.spec(Fields(config, family.defaults))
     norm: Change | None = (lambda x: x - ours.norm_offset) if ours.norm_offset != theirs.norm_offset else None
     changes = _changes(theirs, ours, spec)
-    yield theirs.embed, [_Place(ours.prefix + ours.embed)]
-    yield theirs.head, [_Place(ours.head)]
+    yield theirs.embed, [Place(ours.prefix + ours.embed)]
+    yield theirs.head, [Place(ours.head)]
     for ending in (".weight", ".bias"):
-        yield theirs.final_norm + ending, [_Place(ours.prefix + ours.final_norm + ending, norm)]
+        yield theirs.final_norm + ending, [Place(ours.prefix + ours.final_norm + ending, norm)]
     if ours.positions:
-        yield theirs.positions, [_Place(ours.prefix + ours.positions)]
+        yield theirs.positions, [Place(ours.prefix + ours.positions)]
     for i in range(len(spec.layers)):
         for role in theirs.roles.keys() & ours.roles.keys():
             if role.startswith("expert_"):
                 experts = spec.layers[i].experts
                 count = experts.count if experts else 0
-                places = [_Place(ours.of(role, i, j) + ".weight", expert=j) for j in range(count)]
+                places = [Place(ours.of(role, i, j) + ".weight", expert=j) for j in range(count)]
                 yield theirs.of(role, i) + ".weight", places
                 continue
             change = norm if role.endswith("norm") else changes.get(role)
             for ending in (".weight", ".bias"):
-                yield theirs.of(role, i) + ending, [_Place(ours.of(role, i) + ending, change, ours.transposed)]
+                yield theirs.of(role, i) + ending, [Place(ours.of(role, i) + ending, change, ours.transposed)]
 
 
 def _changes(theirs: TensorNames, ours: TensorNames, spec: Spec) -> dict[str, Change]:

@@ -36,6 +36,8 @@ class Plan:
                     their logits are compared
     facts           more for the JSON document: what the verb was asked to do
     measure         for plans that change the logits: runs the written model before it replaces the target
+    prove           in place of comparing source and result: compares the result with what it should compute
+    inputs          files read beside the source; they must not change meanwhile either
     """
 
     verb: str
@@ -46,6 +48,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     nothing_to_do: str = ""
     measure: Callable[[Checkpoint], Mapping[str, Any]] | None = None
+    prove: Callable[[Checkpoint, str, str | None], Proof] | None = None
+    inputs: tuple[Path, ...] = ()
     kept: tuple[Ids, Ids] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -58,7 +58,7 @@ def untie(
 def plan_untie(source: Source) -> Plan:
     """Plan to store the head as a copy of the embedding and to set every tie flag to false. Exact."""
     report, tie = source.report, source.report.tie
-    _refuse_always_tied(source)
+    refuse_always_tied(source)
     if tie is Tie.NONE:
         raise BadRequest(f"{report.model} has no embedding and head to untie")
     declare = set_flag(source, False) | write_followers(source)
@@ -95,7 +95,8 @@ def is_untied(source: Source) -> Callable[[Report], str | None]:
     return expect
 
 
-def _refuse_always_tied(source: Source) -> None:
+def refuse_always_tied(source: Source) -> None:
+    """Refuse a type of which no file can be untied."""
     architecture = source.architecture
     if source.is_gguf and output_weight(source.checkpoint.architecture) == "never":
         raise BadRequest(

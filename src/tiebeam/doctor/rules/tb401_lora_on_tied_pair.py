@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedAdapter
 from tiebeam.doctor.examples import head_lora, write_adapter
-from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step, merge_steps
 
 
 def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
@@ -20,8 +20,9 @@ def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
+        *merge_steps(at, "Merge it with tiebeam; the result is what was trained, with two matrices"),
         Step(
-            "Untie the base and merge this adapter into the untied one; the result is what was trained",
+            "With PEFT, untie the base and merge this adapter into the untied one",
             f"tiebeam untie {at.base} {at.out}",
         ),
         Step(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedAdapter
 from tiebeam.doctor.examples import matrix, write_adapter
-from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step, merge_steps
 from tiebeam.equality import compare
 
 
@@ -25,6 +25,7 @@ def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
+        *merge_steps(at, "Merge it with tiebeam, which stores both matrices and sets the flag to false"),
         Step("Before training, untie the base and train on the untied one", f"tiebeam untie {at.base} {at.out}"),
         Step("After a merge, run `tiebeam doctor` on the merged model; --fix sets its flag to false"),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedAdapter
 from tiebeam.doctor.examples import head_lora, write_adapter
-from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step, merge_steps
 
 
 def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
@@ -17,7 +17,10 @@ def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
 
 
 def steps(at: Names) -> tuple[Step, ...]:
-    return (Step("Untie the base, merge into the untied one, then convert", f"tiebeam untie {at.base} {at.out}"),)
+    return (
+        *merge_steps(at, "Merge it, which stores the head as a tensor of its own, then convert the merged model"),
+        Step("With PEFT, untie the base, merge into the untied one, then convert", f"tiebeam untie {at.base} {at.out}"),
+    )
 
 
 def example(directory: Path) -> Path:

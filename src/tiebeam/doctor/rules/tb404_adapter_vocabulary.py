@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiebeam.doctor.examined import ExaminedAdapter
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_adapter
-from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step, merge_steps
 
 
 def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
@@ -20,8 +20,9 @@ def check(adapter: ExaminedAdapter) -> Iterator[Evidence]:
 
 def steps(at: Names) -> tuple[Step, ...]:
     return (
+        *merge_steps(at, "Merge it with tiebeam, which grows the base to the adapter's vocabulary first"),
         Step(
-            "Resize the base to the adapter's vocabulary before you load the adapter",
+            "With PEFT, resize the base to the adapter's vocabulary before you load the adapter",
             python=f"model.resize_token_embeddings({at.rows})",
         ),
     )

@@ -26,7 +26,8 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
 def steps(at: Names) -> tuple[Step, ...]:
     return (
         Step(
-            "If an adapter was merged, resize the base first and merge again",
+            "If an adapter was merged, merge it again with `tiebeam merge`, which grows the base to the adapter's "
+            "vocabulary; with PEFT, resize the base first",
             python=f"model.resize_token_embeddings({at.rows})",
         ),
         *extend_steps(at, "If the tokens were never trained, give them rows to train", f"--rows {at.rows}"),
