@@ -78,7 +78,7 @@ def inspect(
         W = None  # a draft model has no LM head of its own: it borrows its target's, or scores a part of the tokens
     verdict = compare(E.name, W.name) if E and W else None
     if verdict and not verdict.equal and declared.value and _keeps_a_different_head(checkpoint, architecture):
-        declared = families.Declared(False, f"{declared.by}; every loader keeps the stored head")
+        declared = families.Declared(False, f"{declared.by}; transformers keeps the stored head")
     pair = Pair(
         embed=_matrix(checkpoint, E),
         head=_matrix(checkpoint, W),
