@@ -121,14 +121,16 @@ def by_table(
     versions: dict[str, str], observed: dict[str, dict[str, dict[str, Any]]], name: str, rule: Any
 ) -> dict[str, Any]:
     """For a loader whose prediction follows from the table of architectures: the types for which it holds, and not."""
+    from tiebeam.checkpoint import open_checkpoint
     from tiebeam.inspection import inspect
 
     kinds: dict[str, list[str]] = {}
     unknown = {}
     for model_type, entries in sorted(observed.items()):
-        reports = [(inspect(entry["path"]), entry["outcome"]) for entry in entries.values()]
+        opened = [(open_checkpoint(entry["path"]), entry["outcome"]) for entry in entries.values()]
+        reports = [(inspect(checkpoint), checkpoint.config, seen) for checkpoint, seen in opened]
         wrong = {
-            kind: sum(rule.by_table(kind, report)[0] not in (seen, "not known") for report, seen in reports)
+            kind: sum(rule.by_table(kind, *model)[0] not in (seen, "not known") for *model, seen in reports)
             for kind in rule.KINDS
         }
         kind = min(wrong, key=lambda name: wrong[name])

@@ -84,7 +84,7 @@ def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
     matrices = _matrix(checkpoint, E), _matrix(checkpoint, W)
     verdict = compare(E.name, W.name) if E and W else None
     if verdict and not verdict.equal and declared.value and _keeps_a_different_head(checkpoint, architecture):
-        declared = families.Declared(False, f"{declared.by}; every loader keeps the stored head")
+        declared = families.Declared(False, f"{declared.by}; transformers keeps the stored head")
     pair = Pair(
         embed=matrices[0],
         head=matrices[1],

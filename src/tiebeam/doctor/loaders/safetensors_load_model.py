@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tiebeam.doctor.loaders.loader import NOT_KNOWN, Config, Loader, Outcome, Table, look_up
 from tiebeam.doctor.loaders.surveyed import survey
+from tiebeam.families import lookup, resolve_declared
 from tiebeam.inspection import Report
 
 SURVEY = survey("safetensors_load_model")
@@ -28,19 +29,21 @@ TABLE: Table = {
 }
 
 
-def by_table(kind: str, report: Report) -> Outcome:
+def by_table(kind: str, report: Report, config: Config) -> Outcome:
+    """The prediction for a module tied as `config` says, whatever transformers does with a head that differs."""
+    tied = resolve_declared(config, lookup(report.architecture)).value
     if kind == "renamed":
         return "refuses", "the names in the file are not those of the module"
-    if kind == "tied-only" and report.pair.declared is False:
+    if kind == "tied-only" and tied is False:
         return NOT_KNOWN, "an untied model of this type has more tensors of its own than the pair"
-    return look_up(TABLE, report, report.pair.declared)
+    return look_up(TABLE, report, tied)
 
 
 def predict(report: Report, config: Config) -> Outcome:
     kind = SURVEY.kind(report.architecture)
     if kind is None:
         return SURVEY.without_kind(report.architecture, "safetensors")
-    return by_table(kind[0], report)
+    return by_table(kind[0], report, config)
 
 
 LOADERS = (

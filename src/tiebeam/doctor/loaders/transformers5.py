@@ -38,10 +38,10 @@ def predict(report: Report, config: Config) -> Outcome:
     architecture = lookup(report.architecture)
     if architecture is None or architecture.remote:
         return NOT_KNOWN, f"the code of {report.architecture or 'this type'} is not in transformers"
-    return by_table("declared", report)
+    return by_table("declared", report, config)
 
 
-def by_table(kind: str, report: Report) -> Outcome:
+def by_table(kind: str, report: Report, config: Config) -> Outcome:
     """The prediction that follows from what the config declares."""
     return look_up(TABLE, report, report.pair.declared)
 
