@@ -87,6 +87,14 @@ def test_trained_rows_have_no_findings(tmp_path: Path) -> None:
     assert kinds(read(write(tmp_path, trained(5)))) == {}
 
 
+def test_rows_are_not_called_untouched_where_trained_rows_have_the_norms_of_fresh_ones(tmp_path: Path) -> None:
+    """As in TinyLlama, whose trained rows have norms on both sides of 0.02 * sqrt(D)."""
+    g = torch.Generator().manual_seed(0)
+    x = (0.2 + 2.2 * torch.rand(V, 1, generator=g)) * 0.02 * torch.randn(V, D, generator=g)
+    x[5:9] = torch.randn(4, D, generator=g) * 0.02
+    assert "untouched" not in kinds(read(write(tmp_path, x)))
+
+
 def test_rows_across_blocks_are_the_rows_of_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, expected = spoiled()
     where = write(tmp_path, x)

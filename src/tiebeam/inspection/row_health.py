@@ -8,7 +8,8 @@ A row is reported under the first kind that fits:
     untouched   it looks like a fresh draw from N(0, s²), where s is the config's initializer_range (0.02 without one):
                 norm within 4 standard deviations of s·sqrt(D), mean and projection on the mean row within 4 of theirs,
                 4th moment within 5. Rows that this picks out are read a second time; if they are more than a fifth of
-                the table, a sample of them decides for all.
+                the table, a sample of them decides for all. Nothing is said where trained rows have such norms too:
+                where the norms just below and just above are a tenth as frequent, or more.
     mean        it is the mean row up to a tenth of its length: resize_token_embeddings() starts new rows there
     padding     its norm is within the narrow range of the rows that no token has, and most rows are outside of it
     small, large  its norm is below a fifth of the median norm, or above 5 times it
@@ -256,6 +257,9 @@ def _untouched(
     s = _initializer_range(checkpoint)
     near = (np.abs(norms[at] - s * D**0.5) < 4 * s / 2**0.5) & (np.abs(means[at]) < 4 * s / D**0.5)
     rows: NDArray[np.intp] = at[near]
+    beside = np.abs(np.abs(norms[at] - s * D**0.5) - 8 * s / 2**0.5) < 4 * s / 2**0.5  # one such band on each side
+    if np.count_nonzero(beside) > max(4, len(rows) // 5):
+        return rows[:0]
     length = float(np.linalg.norm(mean))
     # The mean row of a table of fresh rows is itself noise: no direction to project on.
     direction = mean / length if length > 4 * s * (D / max(1, len(norms))) ** 0.5 else np.zeros(D)
