@@ -202,7 +202,7 @@ def _sequence(arguments: tuple[object, ...]) -> object:
 
 
 def _size(arguments: tuple[object, ...]) -> object:
-    return arguments[0] if type(arguments[0]) is tuple else None
+    return arguments[0] if arguments and type(arguments[0]) is tuple else None
 
 
 def _instance(arguments: tuple[object, ...]) -> object:
