@@ -121,7 +121,8 @@ class Worker:
         except (Exception, TooSlow) as error:
             if refusal is not None:
                 return plain
-            line = f"accepted | refused by the reference: {type(error).__name__}: {error}"
+            where = traceback.extract_tb(error.__traceback__)[-1].name
+            line = f"accepted | refused by the reference: {type(error).__name__} in {where}: {error}"
         else:
             if refusal is not None:
                 line = f"refused: {refusal} | accepted by the reference"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,12 +44,70 @@ def mutate(case: Case, rng: Random) -> Case:
         return {FILE: mutate_bytes(raw, rng)}
     if kind < 0.2:
         body = rng.choice((mutate_bytes(body, rng), body + b"\0", body[:-1], b"", bomb(rng)))
+    elif kind < 0.45:
+        header, body = _mutate_numbers(header, body, rng)
     elif kind < 0.6:
+        header = _mutate_within_rules(header, rng)
+    elif kind < 0.75:
         header = mutate_json(header, rng)
     else:
         header = _mutate_fields(header, rng)
     length = len(header) if rng.random() < 0.95 else rng.choice((0, len(header) - 1, 2**40, 2**64 - 1))
     return {FILE: raw[:8] + struct.pack("<Q", max(0, length)) + header + body}
+
+
+def _mutate_numbers(raw: bytes, body: bytes, rng: Random) -> tuple[bytes, bytes]:
+    """Other numbers and scales in a body of the same size (infinities and NaN among them), compressed either way."""
+    try:
+        header: Any = json.loads(raw)
+        numbers = bytearray(_decompressed(header["compression"], body))
+        for _ in range(pick_count(rng)):
+            at = rng.randrange(len(numbers))
+            block = rng.choice((b"\0\x7c", b"\xff\xff", b"\0\0\x80\x7f", b"\x80", rng.randbytes(4)))[
+                : len(numbers) - at
+            ]
+            numbers[at : at + len(block)] = block
+        header["compression"] = rng.choice(("zlib", "zstd"))
+        return json.dumps(header).encode(), _compressed(header["compression"], bytes(numbers))
+    except (ValueError, KeyError, TypeError, zlib.error):
+        return raw, mutate_bytes(body, rng)
+
+
+def _decompressed(compression: str, body: bytes) -> bytes:
+    if compression == "zlib":
+        return zlib.decompress(body)
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+
+
+def _compressed(compression: str, numbers: bytes) -> bytes:
+    if compression == "zlib":
+        return zlib.compress(numbers)
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(numbers)
+
+
+def _mutate_within_rules(raw: bytes, rng: Random) -> bytes:
+    """A change that leaves the sizes as they are: names, files, shapes of as many numbers, fields that nobody reads."""
+    try:
+        header: Any = json.loads(raw)
+        entry = rng.choice(header["tensors"])
+        match rng.randrange(4):
+            case 0:
+                entry["name"] = rng.choice(
+                    ("norm", "a.b", "é", "\x1b[2J", "\n::error::x", "../x", "/x", "a\0b", "x" * 300)
+                )
+            case 1:
+                header["files"][rng.choice(("config.json", "../x", "é", ""))] = rng.choice(("", "{}", "\0", "x" * 5000))
+            case 2:
+                entry["shape"] = rng.choice((entry["shape"][::-1], [*entry["shape"], 1], [1, *entry["shape"]]))
+            case _:
+                rng.choice((header, entry))["unread"] = rng.choice(VALUES)
+        return write_json(header, rng)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return mutate_json(raw, rng)
 
 
 def _mutate_fields(raw: bytes, rng: Random) -> bytes:

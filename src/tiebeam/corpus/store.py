@@ -159,10 +159,10 @@ def open_built(directory: Path, manifest: dict[str, Any], cached: bool = False) 
     """Open a directory with a manifest and check every shard against it."""
     try:
         about = manifest["tokenizer"]
-        tokenizer = open_tokenizer(directory / Path(about["file"]).name, about["boundary"])
+        tokenizer = open_tokenizer(_member(directory, about["file"]), about["boundary"])
         streams = {}
         for split in ("train", "val"):
-            files = [directory / Path(shard["file"]).name for shard in manifest[split]["shards"]]
+            files = [_member(directory, shard["file"]) for shard in manifest[split]["shards"]]
             streams[split] = _stream(files, tokenizer.vocab)
             if len(streams[split]) != manifest[split]["tokens"]:
                 raise UnreadableInput(
@@ -179,6 +179,13 @@ def open_built(directory: Path, manifest: dict[str, Any], cached: bool = False) 
             f"{directory / MANIFEST} is damaged ({repr(error)[:100]}); delete the directory and build it again"
         ) from None
     return Corpus(directory, tokenizer, streams["train"], streams["val"], cached, manifest)
+
+
+def _member(directory: Path, name: str) -> Path:
+    """The file that the manifest names, in the directory; the name will be part of messages."""
+    if not name.isprintable():
+        raise ValueError(name)
+    return directory / Path(name).name
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -39,6 +39,10 @@ def read_header(files: Files, name: str) -> Header:
         if not member.name.endswith(".npy"):
             continue  # not an array
         key = member.name.removesuffix(".npy")
+        if key in archive.members:  # NumPy would read that one
+            raise UnreadableInput(
+                f"{name} holds {key!r} and {member.name!r}, and readers disagree about which one counts"
+            )
         described = _describe(archive, member, key)
         if isinstance(described, str):
             skipped[key] = described

@@ -183,12 +183,12 @@ def load_block(weights: Weights, spec: Spec, names: TensorNames, i: int) -> Bloc
 def _load_qkv(weights: Weights, spec: Spec, names: TensorNames, i: int) -> Linear:
     D, H, K, N = spec.dim, spec.heads, spec.kv_heads, spec.head_dim
     if "qkv" in names.roles:
-        order = _by_kind(H, N) if names.qkv_by_head else None
+        order = (lambda: _by_kind(H, N)) if names.qkv_by_head else None
         shapes = [((H + 2 * K) * N, D)]
         return weights.linear([names.of("qkv", i)], shapes, spec.qkv_bias, names.transposed, [order])
-    orders = [_halves(H, N), _halves(K, N), None] if names.paired_rotary else [None] * 3
+    orders = [lambda: _halves(H, N), lambda: _halves(K, N), None] if names.paired_rotary else [None] * 3
     parts = [names.of(role, i) for role in "qkv"]
-    return weights.linear(parts, [(H * N, D), (K * N, D), (K * N, D)], spec.qkv_bias, orders=orders)
+    return weights.linear(parts, [(H * N, D), (K * N, D), (K * N, D)], spec.qkv_bias, make_orders=orders)
 
 
 def _by_kind(H: int, N: int) -> NDArray[np.intp]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,10 +99,12 @@ class Weights:
         shapes: Sequence[tuple[int, int]],
         bias: bool | None = False,
         transposed: bool = False,
-        orders: Sequence[NDArray[np.intp] | None] = (),
+        make_orders: Sequence[Callable[[], NDArray[np.intp]] | None] = (),
     ) -> Linear:
-        """The matrices [out, in] under `names` (without .weight), stacked; `orders` rearranges the rows of each."""
-        orders = orders or [None] * len(names)
+        """The matrices [out, in] under `names` (without .weight), stacked; an order rearranges the rows of each."""
+        for name, (rows, columns) in zip(names, shapes, strict=True):  # before anything of these sizes is made
+            self._check(name + ".weight", (columns, rows) if transposed else (rows, columns))
+        orders = [make and make() for make in make_orders or [None] * len(names)]
         biases = [self.optional(n + ".bias", (s[0],), bias) for n, s in zip(names, shapes, strict=True)]
         biases = [b if o is None or b is None else b[o] for b, o in zip(biases, orders, strict=True)]
         stacked = None
@@ -110,8 +112,6 @@ class Weights:
             full = [np.zeros(s[0], self.dtype) if b is None else b for b, s in zip(biases, shapes, strict=True)]
             stacked = np.concatenate(full)
         names = [name + ".weight" for name in names]
-        for name, (rows, columns) in zip(names, shapes, strict=True):
-            self._check(name, (columns, rows) if transposed else (rows, columns))
         transpose = transposed and BY_ROWS  # [in, out] has no rows to multiply by
         if transpose:
             return Linear([self._transposed(names[0])], stacked)

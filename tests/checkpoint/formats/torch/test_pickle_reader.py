@@ -133,9 +133,20 @@ def test_dictionary_keeps_only_short_string_keys() -> None:
     assert value == {"a": 1}
 
 
-def test_unhashable_keys_are_dropped() -> None:
-    assert read(b"}]Ns.") == {}
-    assert read(b"(}Nd.") == {}
+@pytest.mark.parametrize("raw", [b"}]Ns.", b"(}Nd."])
+def test_unhashable_keys_are_refused(raw: bytes) -> None:
+    with pytest.raises(TypeError):
+        pickle.loads(raw)
+    with pytest.raises(UnreadableInput, match="its pickle is invalid"):
+        read(raw)
+
+
+@pytest.mark.parametrize("raw", [b"K\x01(\x85.", b"K\x01(K\x02\x86.", b"}(K\x01K\x02s.", b"N(2.", b"N(q\x00."])
+def test_no_instruction_reaches_below_a_mark(raw: bytes) -> None:
+    with pytest.raises((pickle.UnpicklingError, IndexError)):
+        pickle.loads(raw)
+    with pytest.raises(UnreadableInput):
+        read(raw)
 
 
 def test_name_that_is_not_utf8_is_escaped_and_stays_distinct() -> None:

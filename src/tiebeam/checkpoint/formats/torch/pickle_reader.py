@@ -80,7 +80,7 @@ def read_pickle(
 
 
 class _Machine:
-    __slots__ = ("at", "builders", "key_name", "label", "left", "marks", "memo", "persistent", "raw", "sparse", "stack")
+    __slots__ = ("at", "builders", "key_name", "label", "left", "memo", "outer", "persistent", "raw", "sparse", "stack")
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _Machine:
         self.raw, self.label, self.builders, self.persistent, self.at = raw, label, builders, persistent, at
         self.key_name = key_name
         self.stack: list[Any] = []
-        self.marks: list[int] = []
+        self.outer: list[list[Any]] = []  # the stacks below each mark: no instruction reaches below a mark
         self.memo: list[Any] = []  # writers number from 0 without gaps
         self.sparse: dict[int, Any] = {}  # other numbers
         self.left = 0
@@ -183,9 +183,7 @@ class _Machine:
         return int.from_bytes(self.take(count), "little")
 
     def since_mark(self) -> list[Any]:
-        begin = self.marks.pop()
-        items = self.stack[begin:]
-        del self.stack[begin:]
+        items, self.stack = self.stack, self.outer.pop()
         self.left -= 9 * len(items)
         return items
 
@@ -211,6 +209,8 @@ def _set_items(m: _Machine, target: object, pairs: list[Any]) -> None:
         count = len(pairs) // 2
         m.left -= _NEW_TABLE * (not target) + (_ITEM * count if len(target) + count > _IN_NEW_TABLE else 0)
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            if type(key) in (list, dict):  # no dictionary has such a key
+                raise ValueError
             name = key if type(key) is str or m.key_name is None else m.key_name(key)
             if type(name) is str and len(name) <= MAX_NAME:
                 target[name] = value
@@ -241,14 +241,15 @@ def _proto(m: _Machine) -> None:
 
 
 def _mark(m: _Machine) -> None:
-    m.marks.append(len(m.stack))
+    m.outer.append(m.stack)
+    m.stack = []
 
 
 def _pop(m: _Machine) -> None:
-    if m.marks and m.marks[-1] == len(m.stack):
-        m.marks.pop()
-    else:
+    if m.stack:
         m.stack.pop()
+    else:
+        m.stack = m.outer.pop()
 
 
 def _memoize(m: _Machine) -> None:
@@ -300,11 +301,14 @@ def _unicode(m: _Machine) -> None:
 
 
 def _tuple(m: _Machine) -> None:
-    m.stack.append(tuple(m.since_mark()))
+    items = m.since_mark()  # first, because it changes the stack
+    m.stack.append(tuple(items))
 
 
 def _short_tuple(count: int) -> Callable[[_Machine], None]:
     def build(m: _Machine) -> None:
+        if len(m.stack) < count:
+            raise ValueError
         m.stack[-count:] = [tuple(m.stack[-count:])]
 
     return build
@@ -363,7 +367,8 @@ def _newobj_ex(m: _Machine) -> None:
 
 def _inst(m: _Machine) -> None:
     what = _named(m.text(m.short_line()), m.text(m.short_line()))
-    m.stack.append(m.make(what, tuple(m.since_mark())))
+    arguments = m.since_mark()
+    m.stack.append(m.make(what, tuple(arguments)))
 
 
 def _obj(m: _Machine) -> None:
@@ -406,7 +411,8 @@ def _sized_bytes(width: int) -> Callable[[_Machine], None]:
 
 def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
     def push(m: _Machine) -> None:
-        m.stack.append(make(m))
+        value = make(m)  # first, because it can change the stack
+        m.stack.append(value)
 
     return push
 
@@ -469,7 +475,7 @@ _OPS = tuple(_NAMED.get(bytes([code]), _unknown) for code in range(256))
 _BUILT, _ITEM, _NEW_TABLE, _IN_NEW_TABLE, _SPARSE = 104, 80, 130, 5, 150
 _COSTS = tuple(
     104 if code in b"\x93cQ"
-    else 72 if code in b"}]ltP\x8f\x91\x85\x86\x87\x82\x83\x84\x96\x97BC\x8e"
+    else 72 if code in b"(}]ltP\x8f\x91\x85\x86\x87\x82\x83\x84\x96\x97BC\x8e"
     else 60 if code in b"STUVX\x8c\x8d"
     else 36 if code in b"IJLMFG\x8a\x8b"
     else 9

@@ -24,13 +24,14 @@ from tiebeam.checkpoint.formats.torch.rebuild import (
     Tensor,
     are_offsets,
     is_torch_size,
+    legacy_storage_of,
     storage_of,
 )
 from tiebeam.checkpoint.formats.torch.state_dict import find_state_dict
 from tiebeam.checkpoint.formats.zip_archive import Archive, open_archive
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
-from tiebeam.limits import MAX_PICKLE, MAX_REPEATED
+from tiebeam.limits import MAX_DIMENSION, MAX_PICKLE, MAX_REPEATED
 
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -166,7 +167,7 @@ def _legacy_pickles(raw: bytes, name: str) -> tuple[object, list[str], dict[str,
     def note_storage(identity: tuple[object, ...]) -> object:
         if identity[:1] == ("module",) and len(identity) > 1:  # a class with its source code
             return identity[1]
-        storage = storage_of(identity)
+        storage = legacy_storage_of(identity)
         if type(storage) is Storage:
             itemsizes.setdefault(storage.key, BITS[storage.dtype] // 8)
         return storage
@@ -218,8 +219,9 @@ def tensor_info(name: str, tensor: Tensor, file: str, locate: Callable[[Storage]
     count = storage.numel if storage.part is None else storage.part
     # A legacy file has the number of elements twice, and torch reads as many as the second says.
     if storage.numel * unit != block.size or storage.first + count > storage.numel:
+        wanted = f"{storage.numel * unit:,}" if 0 <= storage.numel <= MAX_DIMENSION else "an impossible number of"
         raise UnreadableInput(
-            f"{file}: the storage of {name!r} should have {storage.numel * unit:,} bytes; the file holds {block.size:,}"
+            f"{file}: the storage of {name!r} should have {wanted} bytes; the file holds {block.size:,}"
         )
     size = prod(shape)
     if not size:

@@ -34,7 +34,10 @@ _DISTRIBUTED = ("DTensor", "ShardedTensor")
 
 
 class Storage(NamedTuple):
-    """A persistent id: a block of numbers by its key, and optionally a range of it (in elements)."""
+    """A persistent id: a block of numbers by its key, and optionally a range of it (in elements).
+
+    `numel` is what the pickle says, any integer; it is compared with the file when the storage is located.
+    """
 
     dtype: str
     key: str
@@ -64,26 +67,27 @@ class DistributedTensor(NamedTuple):
 
 
 def storage_of(identity: tuple[object, ...]) -> object:
-    """('storage', type, key, device, elements), in the oldest files also (key of the view, first, elements)."""
-    if len(identity) < 5 or identity[0] != "storage":
+    """A persistent id of a zip file: ('storage', type, key, device, elements)."""
+    if len(identity) != 5 or identity[0] != "storage":
         return None
-    _, kind, key, _, numel, *rest = identity
-    dtype = _STORAGE_TYPES.get(kind.name) if type(kind) is Global else None
+    _, kind, key, _, numel = identity
+    known = type(kind) is Global and (kind.module == "torch" or kind.module.startswith("torch."))
+    dtype = _STORAGE_TYPES.get(kind.name) if known else None  # type: ignore[attr-defined]
     if dtype is None or type(key) is not str or len(key) > _MAX_KEY:
         return None
-    if type(numel) is not int or not 0 <= numel <= MAX_DIMENSION:
-        raise ValueError
-    if not rest or rest[0] is None:
-        return Storage(dtype, key, numel)
-    view: Any = rest[0]
+    return Storage(dtype, key, numel if isinstance(numel, int) else -1)
+
+
+def legacy_storage_of(identity: tuple[object, ...]) -> object:
+    """The same in a legacy file: one more field, None or a view (its key, first element, elements)."""
+    storage: Any = storage_of(identity[:5]) if len(identity) == 6 else None
+    view: Any = identity[5] if storage is not None else None
+    if view is None:
+        return storage
     _, first, part = view
-    if (
-        type(first) is not int
-        or type(part) is not int
-        or not (0 <= first <= MAX_DIMENSION and 0 <= part <= MAX_DIMENSION)
-    ):
+    if not are_offsets((first, part)):
         raise ValueError
-    return Storage(dtype, key, numel, first, part)
+    return storage._replace(first=first, part=part)
 
 
 def is_torch_size(numbers: object) -> TypeGuard[tuple[int, ...]]:
@@ -113,11 +117,19 @@ def _rebuild(arguments: tuple[object, ...], dtype: object = None, metadata: obje
     return Tensor(storage, offset, shape, strides, dtype, unreadable)
 
 
+def _rebuild_v1(arguments: tuple[object, ...]) -> object:
+    return _rebuild(arguments) if len(arguments) == 4 else None
+
+
 def _rebuild_v2(arguments: tuple[object, ...]) -> object:
+    if not 6 <= len(arguments) <= 7:
+        return None
     return _rebuild(arguments, metadata=arguments[6] if len(arguments) > 6 else None)
 
 
 def _rebuild_v3(arguments: tuple[object, ...]) -> object:
+    if not 7 <= len(arguments) <= 8:
+        return None
     named = arguments[6]
     dtype = element_type(named)
     tensor = _rebuild(arguments, dtype, arguments[7] if len(arguments) > 7 else None)
@@ -190,7 +202,7 @@ def _sequence(arguments: tuple[object, ...]) -> object:
 
 
 def _size(arguments: tuple[object, ...]) -> object:
-    return arguments[0] if type(arguments[0]) is tuple else None
+    return arguments[0] if arguments and type(arguments[0]) is tuple else None
 
 
 def _instance(arguments: tuple[object, ...]) -> object:
@@ -203,7 +215,7 @@ def _itself(arguments: tuple[object, ...]) -> object:
 
 
 _TENSOR_BUILDERS: dict[Global, Builder] = {
-    Global("torch._utils", "_rebuild_tensor"): _rebuild_v2,
+    Global("torch._utils", "_rebuild_tensor"): _rebuild_v1,
     Global("torch._utils", "_rebuild_tensor_v2"): _rebuild_v2,
     Global("torch._utils", "_rebuild_tensor_v3"): _rebuild_v3,
     Global("torch._utils", "_rebuild_qtensor"): _rebuild_quantized,
