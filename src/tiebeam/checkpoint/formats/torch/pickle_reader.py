@@ -236,8 +236,9 @@ def _unknown(m: _Machine) -> None:
 
 
 def _proto(m: _Machine) -> None:
-    if m.unsigned(1) > 5:
-        raise ValueError
+    protocol = m.unsigned(1)
+    if protocol > 5:
+        raise UnreadableInput(f"{m.label} is damaged: it names the pickle protocol {protocol}, and the newest is 5")
 
 
 def _mark(m: _Machine) -> None:
