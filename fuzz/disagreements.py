@@ -75,7 +75,7 @@ ALLOWED: list[Allowed] = [
                 r"can't allocate|Overflow when unpacking|get_storage_from_record\(\): incompatible)",
                 "the storage of a tensor that is left out is not checked",
             ),
-            (OURS + "it names the pickle protocol", "torch does not check the protocol's number"),
+            (OURS + "its pickle names protocol", "torch does not check the protocol's number"),
             (
                 THEIRS + r"AttributeError in _rebuild_tensor: .*attribute 'dtype'",
                 "a tensor without storage is left out",
@@ -94,7 +94,8 @@ ALLOWED: list[Allowed] = [
             (THEIRS + r"UnicodeDecodeError in (load|_read_global_instruction)", "text that is not UTF-8 is escaped"),
             (
                 THEIRS + r"(TypeError|RuntimeError) in _rebuild_tensor: .*(set_\(\)|resize storage|"
-                r"multiplication overflow|can't allocate|out of bounds|invalid storage offset|size calculation overflowed)",
+                r"multiplication overflow|can't allocate|out of bounds|invalid storage offset|"
+                r"size calculation overflowed)",
                 "a tensor that is left out is not checked",
             ),
             (OURS + "holds no tensors", "optimizer state is no model"),

@@ -238,7 +238,7 @@ def _unknown(m: _Machine) -> None:
 def _proto(m: _Machine) -> None:
     protocol = m.unsigned(1)
     if protocol > 5:
-        raise UnreadableInput(f"{m.label} is damaged: it names the pickle protocol {protocol}, and the newest is 5")
+        raise UnreadableInput(f"{m.label} is damaged: its pickle names protocol {protocol}, and the newest is 5")
 
 
 def _mark(m: _Machine) -> None:
