@@ -37,10 +37,10 @@ lint: $(STAMP)  ## ruff, mypy (strict for src), import-linter
 	$(BIN)/lint-imports
 
 quick: $(STAMP)  ## The fast tests, under a minute
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not real and not peer"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not real and not peer and not exhaustive"
 
 test: lint  ## Everything: lint, types, all tests, coverage
-	$(BIN)/pytest -n 2 --dist loadgroup $(COVERED:%=--cov=%) --cov-branch --cov-report=
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not exhaustive" $(COVERED:%=--cov=%) --cov-branch --cov-report=
 	@$(BIN)/python tests/helpers/coverage_by_package.py
 
 fuzz: $(STAMP)  ## Damaged files against every reader and its reference, MINUTES=20 long (docs/reliability.md)
@@ -52,6 +52,7 @@ kill: $(STAMP)  ## Kill every verb that writes, N=1000 times; the exit code is 1
 	$(BIN)/python fuzz/kill.py --kills $(N)
 
 peers: $(STAMP)  ## What real loaders do with every architecture, against what the doctor predicts; writes docs/loaders.md
+	$(BIN)/pytest -n 2 -m exhaustive
 	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix
 
 bench: $(STAMP)  ## Run every benchmark; prints ratios

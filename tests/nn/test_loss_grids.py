@@ -34,7 +34,7 @@ def test_a_sample_of_each_family_equals_float64(family):
         check(case)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_case_of_a_family_equals_float64(family):
     for case in FAMILIES[family]:

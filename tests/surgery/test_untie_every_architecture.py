@@ -1,7 +1,7 @@
 """`untie` on every class that transformers builds tied: it writes what save_pretrained writes for an untied one.
 
 The result loads in transformers 5 without missing or unexpected keys, every parameter is that of the source, and so are
-the logits. Some types run in `make test`; all of them are marked slow.
+the logits. Some types run in `make test`, all of them in `make peers`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCALED_BY_FLAG = {"switch_transformers"}
 def every_class() -> list[Any]:
     found = [pytest.param(*each, id="-".join(each)) for each in SAMPLE]
     rest = [each for each in models.classes() if each not in SAMPLE]
-    return found + [pytest.param(*each, id="-".join(each), marks=pytest.mark.slow) for each in rest]
+    return found + [pytest.param(*each, id="-".join(each), marks=pytest.mark.exhaustive) for each in rest]
 
 
 def build_or_skip(model_type: str, task: str, tied: bool) -> Any:
