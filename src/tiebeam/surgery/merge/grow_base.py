@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tiebeam.checkpoint.adapter_files import Adapter
 from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.limits import MAX_TOKEN_IDS
 from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.merge.adapter_parts import AdapterParts
 from tiebeam.surgery.merge.stored_rows import EntryRows, mean_row
@@ -37,6 +38,10 @@ def grown_vocabulary(source: Source, adapters: Sequence[AdapterParts], needed: i
     """`source` with at least `needed` rows, and with the tokenizer of an adapter that has more tokens."""
     rows = source.report.vocabulary.rows or 0
     edit, notes = Edit(), []
+    if needed > MAX_TOKEN_IDS:
+        raise UnreadableInput(
+            f"the adapter needs {needed:,} rows, which exceeds the limit of {MAX_TOKEN_IDS:,}; refusing to read"
+        )
     if needed > rows:
         if source.is_gguf:
             raise BadRequest(
@@ -62,7 +67,7 @@ def _grown(source: Source, needed: int) -> Edit:
     new = {
         t.name: np.zeros(needed - rows, np.float32)
         if t.role == "bias"
-        else np.repeat(mean_row(EntryRows(t.entry))[None], needed - rows, 0)
+        else np.broadcast_to(mean := mean_row(EntryRows(t.entry)), (needed - rows, *mean.shape))
         for t in tables
     }
     return plan_rows(source, [*range(rows), *range(-1, rows - needed - 1, -1)], new, tables)
