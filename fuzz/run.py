@@ -21,6 +21,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import cases
 from disagreements import allowed
@@ -99,11 +100,11 @@ class FormatRun:
                 process.kill()
             time.sleep(1)
 
-    def _hear(self, report: dict[str, object]) -> None:
+    def _hear(self, report: dict[str, Any]) -> None:
         if "ready" in report:
             self.ready, self.file = True, str(report["ready"])
         if "counts" in report:
-            self.running = dict(report["counts"])  # type: ignore[call-overload]
+            self.running = dict(report["counts"])
         if "failure" in report:
             source = Path(str(report["failure"]))
             self._keep(source, str(report["kind"]), str(report["text"]))

@@ -30,7 +30,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a damaged name must not become a request
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]  # this clone's reader; harnesses use tests/helpers
 
-import cases  # noqa: E402
+import cases  # noqa: E402 (found through the path above)
 from disagreements import allowed  # noqa: E402
 from mutations import mutate_bytes  # noqa: E402
 

@@ -7,27 +7,15 @@ print now into the pages. Put the … back where numbers vary.
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.transcripts import is_shown, run_command, transcripts
 from tiebeam.cli import VERBS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tour.md"]
-BLOCK = re.compile(r"```console\n(.*?)```", re.S)
-
-
-def transcripts(page: Path) -> list[tuple[str, str]]:
-    """(command, expected output) of every `$ ` line in the page's console blocks."""
-    found = []
-    for block in BLOCK.findall(page.read_text()):
-        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output.rstrip()))
-    return found
 
 
 @pytest.mark.real
@@ -37,15 +25,9 @@ def test_transcripts(page: Path, demo_directory: Path) -> None:
     """One test per page, in order: a command may use what an earlier one wrote."""
     wrong, text = [], page.read_text()
     for command, expected in transcripts(page):
-        program, *arguments = shlex.split(command)
-        assert program == "tiebeam"
-        done = subprocess.run(
-            [sys.executable, "-m", "tiebeam", *arguments], cwd=demo_directory, capture_output=True, text=True,
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
+        done = run_command(command, demo_directory)
         shown = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip()
-        pattern = ".*".join(re.escape(part) for part in expected.split("…"))
-        if not re.fullmatch(pattern, shown, re.S):
+        if not is_shown(expected, shown):
             wrong.append(f"$ {command}\n{shown}\n{done.stderr}")
             text = text.replace(f"$ {command}\n{expected}\n", f"$ {command}\n{shown}\n")
     if os.environ.get("UPDATE_TRANSCRIPTS"):

@@ -1,4 +1,5 @@
-"""Disks that fail: a small one, a read-only one. Both need the right to mount; without it their tests are skipped."""
+"""Sources for the verbs that write, and disks that fail: a small one, a read-only one. Both need the right to mount;
+without it their tests are skipped."""
 
 import ctypes
 import os
@@ -7,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from helpers.kill_sources import write_sources
+from helpers.small_corpus import small_corpus
 
 _FLAGS = {"ro": 1}
 
@@ -48,3 +52,11 @@ def leave_free(disk: Path) -> Callable[[int], None]:
             handle.write(bytes(max(0, size)))
 
     return fill
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("shared")
+    small_corpus(tmp_path_factory).path.rename(where / "corpus")
+    write_sources(where)
+    return where

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.small_corpus import small_corpus
-from tiebeam.cli import main
+from helpers.kill_sources import SHAPE, exit_code
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.errors import UnreadableInput
 from tiebeam.surgery import tie
 from tiebeam.train import RunDirectory
 
-SHAPE = ["--layers=1", "--dim=16", "--heads=2", "--kv-heads=1", "--mlp-dim=32", "--context=16", "--batch-tokens=64",
-         "--threads=1", "--device=cpu", "--quiet"]  # fmt: skip
 VERBS = {
     "tie": ["tie", "{s}/twin", "{d}/out", "--no-proof", "--quiet"],
     "untie": ["untie", "{s}/tied", "{d}/out", "--no-proof", "--quiet"],
@@ -31,26 +28,8 @@ VERBS = {
 FILLED = sorted(VERBS.keys() - {"compare", "corpus"})  # compare starts subprocesses; the corpus is in the cache
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("shared")
-    small_corpus(tmp_path_factory).path.rename(where / "corpus")
-    write_llama(where / "twin", {EMBED: matrix(0), HEAD: matrix(0)}, tie_word_embeddings=True)
-    write_llama(where / "tied", {EMBED: matrix(0)}, tie_word_embeddings=True)
-    (where / "text").mkdir()
-    (where / "text" / "a.txt").write_text("the cat sat on the mat. " * 200)
-    main(["train", str(where / "corpus"), *SHAPE, "--steps=2", "--out", str(where / "run")])
-    main(["pack", str(where / "run"), "--out", str(where / "run.tbp")])
-    return where
-
-
 def call(verb: str, shared: Path, disk: Path, *more: str) -> int:
-    """The exit code."""
-    try:
-        main([*(argument.format(s=shared, d=disk) for argument in VERBS[verb]), *more])
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    return 0
+    return exit_code(VERBS[verb], *more, s=shared, d=disk)
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.small_corpus import small_corpus
+from helpers.kill_sources import SHAPE, exit_code
 from tiebeam.cli import main
-from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 
-SHAPE = ["--layers=1", "--dim=16", "--heads=2", "--kv-heads=1", "--mlp-dim=32", "--context=16", "--batch-tokens=64",
-         "--threads=1", "--device=cpu", "--quiet"]  # fmt: skip
 VERBS = {
     "tie": ["tie", "{s}/twin", "{w}/out", "--no-proof", "--quiet"],
     "untie": ["untie", "{s}/tied", "{w}/out", "--no-proof", "--quiet"],
@@ -22,25 +19,8 @@ VERBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("shared")
-    small_corpus(tmp_path_factory).path.rename(where / "corpus")
-    write_llama(where / "twin", {EMBED: matrix(0), HEAD: matrix(0)}, tie_word_embeddings=True)
-    write_llama(where / "tied", {EMBED: matrix(0)}, tie_word_embeddings=True)
-    (where / "twin" / "figures").mkdir()
-    (where / "twin" / "figures" / "loss.png").write_bytes(b"copied along")
-    main(["train", str(where / "corpus"), *SHAPE, "--steps=1", "--out", str(where / "run")])
-    main(["pack", str(where / "run"), "--out", str(where / "run.tbp")])
-    return where
-
-
 def call(verb: str, shared: Path, work: Path, *more: str) -> int:
-    try:
-        main([*(argument.format(s=shared, w=work) for argument in VERBS[verb]), *more])
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    return 0
+    return exit_code(VERBS[verb], *more, s=shared, w=work)
 
 
 def contents(where: Path) -> dict[str, bytes]:

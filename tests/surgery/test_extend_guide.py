@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import torch
 import transformers
 
 from helpers.models_with_tokenizers import save_with_tokenizer
-from helpers.transcripts import transcripts
+from helpers.transcripts import check_transcripts
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "extend.md"
@@ -40,16 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_transcripts_are_what_the_commands_print(directory: Path) -> None:
-    shown = transcripts(PAGE)
-    assert len(shown) == 3
-    for command, expected in shown:
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command)], cwd=directory, capture_output=True, text=True,
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
-        pattern = ".*".join(re.escape(part) for part in expected.split("…"))
-        assert done.returncode == 0, done.stderr
-        assert re.fullmatch(pattern, done.stdout.rstrip(), re.DOTALL), done.stdout
+    check_transcripts(PAGE, directory, 3)
 
 
 def test_the_python_examples_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,6 @@
 """The commands in docs/surgery.md print what the page shows, and its Python examples run."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from helpers.tiny_models import build
-from helpers.transcripts import transcripts
+from helpers.transcripts import check_transcripts
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "surgery.md"
@@ -39,16 +35,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_transcripts_are_what_the_commands_print(directory: Path) -> None:
-    shown = transcripts(PAGE)
-    assert len(shown) == 3
-    for command, expected in shown:
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command)], cwd=directory, capture_output=True, text=True,
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
-        pattern = ".*".join(re.escape(part) for part in expected.split("…"))
-        assert done.returncode == 0, done.stderr
-        assert re.fullmatch(pattern, done.stdout.rstrip(), re.DOTALL), done.stdout
+    check_transcripts(PAGE, directory, 3)
 
 
 def test_the_python_examples_run(directory: Path) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tiebeam.errors import BadRequest
 from tiebeam.surgery.merge.adapter_parts import AdapterParts, Lora
+from tiebeam.surgery.merge.adapter_targets import Target, Targets, names_of
 from tiebeam.surgery.merge.stored_rows import StoredRows
-from tiebeam.surgery.merge.targets import Target, Targets, names_of
 from tiebeam.surgery.merge.tensor_update import BiasDelta, FullCopy, LowRank, TrainedRows, Update
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from tiebeam.inspection import Report
 from tiebeam.pair import Tie
 from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.merge.adapter_parts import AdapterParts
+from tiebeam.surgery.merge.adapter_targets import Targets, is_same_model
 from tiebeam.surgery.merge.collect_changes import (
     FLOATS,
     Collected,
@@ -29,7 +30,6 @@ from tiebeam.surgery.merge.collect_changes import (
 from tiebeam.surgery.merge.grow_base import grown_vocabulary
 from tiebeam.surgery.merge.merge_proof import MergeProof
 from tiebeam.surgery.merge.stored_rows import CheckpointRows, EntryRows, StoredRows
-from tiebeam.surgery.merge.targets import Targets, is_same_model
 from tiebeam.surgery.merge.tensor_update import FullCopy, check_finite
 from tiebeam.surgery.pair_edits import drop_aliases, set_flag, write_followers
 from tiebeam.surgery.plan import Plan

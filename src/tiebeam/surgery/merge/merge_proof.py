@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.errors import ProofFailed, TiebeamError
 from tiebeam.surgery.merge.adapter_parts import AdapterParts
+from tiebeam.surgery.merge.adapter_targets import Targets
 from tiebeam.surgery.merge.collect_changes import EndChange, collect
 from tiebeam.surgery.merge.stored_rows import CheckpointRows, GrownRows
-from tiebeam.surgery.merge.targets import Targets
 from tiebeam.surgery.merge.tensor_update import LowRank, Update
 from tiebeam.surgery.proof import ENGINE_DTYPES, Proof, probe_tokens, too_large_to_run
 from tiebeam.surgery.source import Source
