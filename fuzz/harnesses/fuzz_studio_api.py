@@ -171,9 +171,12 @@ def _not_json(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
+_PATIENCE = 120  # seconds: the first answer waits for imports, which atheris instruments one by one
+
+
 def _answer(port: int, raw: bytes) -> tuple[int, bytes]:
     """Status and body of the first answer. Of an event stream, what is there after its first event."""
-    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE) as connection:
         with suppress(OSError):  # it may be refused before all of it is sent
             connection.sendall(raw)
         received = b""
