@@ -27,7 +27,7 @@ from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
 from tiebeam.studio.request_guard import RequestGuard
-from tiebeam.studio.request_parsing import generation_request, json_body, token_query
+from tiebeam.studio.request_parsing import generation_request, json_body, norm_query, token_query
 
 _MAX_FOLLOWED = 200
 _POLL_SECONDS = 0.5
@@ -154,15 +154,16 @@ class _Studio:
         return await self._from_model(request, lambda model: {"tensors": model.tensors()})
 
     async def direct(self, request: Request) -> Response:
-        text, ids, k = token_query(request)
-        return await self._from_model(request, lambda model: model.direct(text, ids, k))
+        (text, ids, k), norm = token_query(request), norm_query(request)
+        return await self._from_model(request, lambda model: model.direct(text, ids, k, norm))
 
     async def neighbours(self, request: Request) -> Response:
         text, ids, k = token_query(request)
         return await self._from_model(request, lambda model: model.neighbours(text, ids, k))
 
     async def spectrum(self, request: Request) -> Response:
-        return await self._from_model(request, lambda model: model.spectrum)
+        norm = norm_query(request)
+        return await self._from_model(request, lambda model: model.spectrum(norm))
 
     async def runs(self, request: Request) -> Response:
         from tiebeam.studio.run_stream import comparison_verdict, summary

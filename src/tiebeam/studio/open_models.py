@@ -40,10 +40,16 @@ class OpenModel:
 
     @cached_property
     def lens(self) -> Lens:
-        """The family's scales, but no final norm, so that a tied path is E.E^T times a factor."""
+        """The direct path as `tiebeam lens` defines it: the family's scales and the final norm."""
         from tiebeam.lens.direct_path import Lens
 
-        return Lens.open(self.checkpoint, norm=False)
+        return Lens.open(self.checkpoint)
+
+    def path(self, norm: bool) -> Lens:
+        """The same over the same tables, without the final norm if `norm` is false; its results are freed with it."""
+        from tiebeam.lens.direct_path import Lens
+
+        return Lens(self.lens.tables, norm=norm and self.lens.norm, source=self.lens.source)
 
     @property
     def single_matrix(self) -> bool:
@@ -86,15 +92,15 @@ class OpenModel:
             return str(piece)
         return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
 
-    def direct(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        found = self.token_ids(text, ids)
-        path = self.lens.direct(found)
+    def direct(self, text: str | None, ids: list[int] | None, k: int, norm: bool = True) -> dict[str, Any]:
+        found, lens = self.token_ids(text, ids), self.path(norm)
+        path = lens.direct(found)
         tokens = [
             {"id": id, "text": self.token_text(id), "itself": float(path.matrix[n, n]), "top": self._with_text(top)}
-            for n, (id, top) in enumerate(zip(found, self.lens.continuations(found, k), strict=True))
+            for n, (id, top) in enumerate(zip(found, lens.continuations(found, k), strict=True))
         ]
         between = [[float(x) for x in row] for row in path.matrix]
-        return {"tied": self.single_matrix, "tokens": tokens, "between": between}
+        return {"tied": self.single_matrix, "norm": lens.norm, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
         found = self.token_ids(text, ids)
@@ -107,22 +113,26 @@ class OpenModel:
     def _with_text(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
         return [{"id": id, "score": score, "text": self.token_text(id)} for id, score in scores]
 
-    @cached_property
-    def spectrum(self) -> dict[str, Any]:
+    def spectrum(self, norm: bool = True) -> dict[str, Any]:
         """Singular values of the direct path, and how much of it a tied model cannot represent."""
+        if norm not in self._spectra:
+            self._spectra[norm] = self._measured_spectrum(norm)
+        return self._spectra[norm]
+
+    @cached_property
+    def _spectra(self) -> dict[bool, dict[str, Any]]:
+        return {}
+
+    def _measured_spectrum(self, norm: bool) -> dict[str, Any]:
         embed = self.diagnosis.report.pair.embed or self.diagnosis.report.pair.head
         if embed is not None and 4 * embed.rows * embed.dim**2 > _MAX_WORK:
             raise BadRequest(
                 f"the spectrum of a {embed.rows:,} x {embed.dim:,} matrix takes minutes; "
                 f"run it in a terminal: tiebeam lens {self.source.where}"
             )
-        from tiebeam.lens.direct_path import Lens
-
-        lens = Lens(
-            self.lens.tables, norm=False, source=self.lens.source
-        )  # its own, so that its Gram matrices are freed with it
+        lens = self.path(norm)
         values = [float(x) for x in lens.spectrum]
-        return {"tied": self.single_matrix, "values": values, "energy": lens.energy.to_dict()}
+        return {"tied": self.single_matrix, "norm": lens.norm, "values": values, "energy": lens.energy.to_dict()}
 
 
 class OpenModels:

@@ -130,6 +130,11 @@ _TOKENS = (
     ),
     _query("k", "Number of results per token.", {"type": "integer", "minimum": 1, "maximum": 50, "default": 8}),
 )
+_NORM = _query(
+    "norm",
+    "1: with the final norm, as `tiebeam lens`; 0: without.",
+    {"type": "integer", "minimum": 0, "maximum": 1, "default": 1},
+)
 _SIZE = {"type": "string", "pattern": r"^[1-9][0-9]{0,8}[kM]?$", "examples": ["50257", "50k", "3.2B"]}
 _STREAM = {
     "type": "object",
@@ -184,13 +189,13 @@ DESCRIPTION: dict[str, Any] = {
             "get": _operation("All tensors.", _object({"tensors": _list({"type": "object"})}), _ID)
         },
         "/api/models/{id}/direct": {
-            "get": _operation("Direct-path logits: embedding times LM head.", _ref("Direct"), _ID, *_TOKENS)
+            "get": _operation("Direct-path logits: embedding times LM head.", _ref("Direct"), _ID, *_TOKENS, _NORM)
         },
         "/api/models/{id}/neighbours": {
             "get": _operation("Nearest rows of the embedding and the LM head.", _ref("Neighbours"), _ID, *_TOKENS)
         },
         "/api/models/{id}/spectrum": {
-            "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID)
+            "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID, _NORM)
         },
         "/api/runs": {
             "get": _operation(

@@ -40,6 +40,14 @@ def token_query(request: Request) -> tuple[str | None, list[int] | None, int]:
     return None, [int(part) for part in parts], int(k)
 
 
+def norm_query(request: Request) -> bool:
+    """Whether the direct path includes the final norm, as in `tiebeam lens`; norm=0 is its --no-norm."""
+    norm = request.query_params.get("norm", "1")
+    if norm not in ("0", "1"):
+        raise BadRequest(f"norm is {norm[:20]!r}; use 1 or 0")
+    return norm == "1"
+
+
 def generation_request(body: dict[str, Any]) -> GenerationRequest:
     """Check names and types of the settings in a body of /api/generate."""
     kinds: dict[str, tuple[type, ...]] = {

@@ -18,6 +18,30 @@ export function hbars(items, { low, high } = {}) {
     h("span", { class: "amount" }, item.label ?? item.value.toFixed(2)))));
 }
 
+// Horizontal bars that are updated in place, so that they move: {element, update(items, {low, high})}.
+export function liveBars() {
+  const element = h("div", { class: "hbars" });
+  let rows = [];
+  function update(items, range) {
+    const next = hbars(items, range);
+    if (rows.length !== items.length) element.replaceChildren(...next.children);
+    else [...next.children].forEach((row, i) => copyRow(rows[i], row));
+    rows = [...element.children];
+  }
+  return { element, update };
+}
+
+function copyRow(old, row) {
+  old.className = row.className;
+  for (const part of ["name", "amount"]) old.querySelector(`.${part}`).textContent = row.querySelector(`.${part}`).textContent;
+  const [fill, wanted] = [old, row].map((node) => node.querySelector(".fill"));
+  fill.className = wanted.className;
+  for (const name of ["left", "width"]) fill.style.setProperty(name, wanted.style.getPropertyValue(name));
+  const [zero, moved] = [old, row].map((node) => node.querySelector(".zero"));
+  zero?.remove();
+  if (moved) old.querySelector(".track").prepend(moved);
+}
+
 // Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt.
 export function shareBars(trunk, matrix) {
   const whole = trunk + 2n * matrix;

@@ -116,12 +116,13 @@ function directPath(model) {
   const id = freshId("text");
   const input = h("input", { id, type: "text", value: "New York City", autocomplete: "off", spellcheck: "false" });
   const out = h("div", { class: "stack", role: "status" });
+  const norm = normSwitch(() => ask());
   const ask = async () => {
     const text = input.value;
     const query = /^[\d\s,]+$/.test(text) ? `ids=${encodeURIComponent(text)}` : `text=${encodeURIComponent(text)}`;
     out.replaceChildren(h("p", { class: "quiet" }, "Reading the matrices …"));
     try {
-      const direct = await get(`api/models/${model.id}/direct?${query}&k=6`);
+      const direct = await get(`api/models/${model.id}/direct?${query}&k=6&norm=${norm.value()}`);
       const near = await get(`api/models/${model.id}/neighbours?${query}&k=6`);
       out.replaceChildren(...pathAndNeighbours(direct, near));
     } catch (error) {
@@ -129,7 +130,8 @@ function directPath(model) {
     }
   };
   return h("section", { class: "panel stack", "aria-labelledby": "direct" }, h("h2", { id: "direct" }, "Direct path"),
-    h("p", { class: "quiet small" }, "Logits of a model without layers: the dot product of a token’s embedding with every row of the LM head, before any norm."),
+    h("p", { class: "quiet small" }, "Logits of a model without layers: the dot product of a token’s embedding, through the final norm, with every row of the LM head. The same numbers as `tiebeam lens`."),
+    norm.element,
     h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); ask(); } }, h("label", { for: id }, "Text, or token ids"), h("span", { style: { flex: "1 1 12rem" } }, input), h("button", { type: "submit", class: "first" }, "Show")), out);
 }
 
@@ -138,7 +140,7 @@ function pathAndNeighbours(direct, near) {
   const bars = (list, tone) => hbars(list.map((score) => ({ name: shownToken(score), value: score.score, label: signed(score.score, 3), tone })));
   return [
     grid(direct.between, { rows: names, columns: names, caption: "Direct-path logit of the column token after the row token", digits: 2 }).element,
-    h("p", { class: "note" }, direct.tied ? "Tied: this matrix is symmetric, and its diagonal is never negative." : "Untied: this matrix need not be symmetric."),
+    h("p", { class: "note" }, direct.tied ? (direct.norm ? "Tied: without the final norm this matrix would be symmetric." : "Tied: this matrix is symmetric, and its diagonal is never negative.") : "Untied: this matrix need not be symmetric."),
     ...direct.tokens.slice(0, 4).map((token, i) => h("div", null,
       h("h3", null, h("code", null, shownToken(token))),
       h("p", { class: "note" }, `Logit of the token after itself: ${signed(token.itself, 3)}${token.top[0]?.id === token.id ? ", the highest of all tokens" : ""}.`),
@@ -148,26 +150,35 @@ function pathAndNeighbours(direct, near) {
   ];
 }
 
+// Whether the direct path includes the final norm. As in `tiebeam lens`, it does by default.
+function normSwitch(changed) {
+  let value = 1;
+  const id = freshId("norm");
+  const one = (text, given) => h("label", { class: "choice" }, h("input", { type: "radio", name: id, checked: given === value, onchange: () => { value = given; changed(); } }), h("span", null, text));
+  return { element: h("fieldset", null, h("legend", { class: "visually-hidden" }, "Final norm"), h("div", { class: "choices" }, one("with the final norm", 1), one("without (--no-norm)", 0))), value: () => value };
+}
+
 function spectrum(model) {
   const out = h("div", { role: "status" });
+  const norm = normSwitch(() => { if (out.firstChild) button.click(); });
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
     out.replaceChildren(h("p", { class: "quiet" }, "Computing; a large matrix takes a minute …"));
     try {
-      const found = await get(`api/models/${model.id}/spectrum`);
+      const found = await get(`api/models/${model.id}/spectrum?norm=${norm.value()}`);
       const points = found.values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]);
       const { antisymmetric, negative, rank } = found.energy;
       out.replaceChildren(
         curves([{ name: "direct path", tone: found.tied ? "tied" : "untied", points }], { xLabel: "index of singular value", yLabel: "log₁₀ value" }),
-        h("p", { class: "note" }, `Rank ${grouped(rank)}. `, found.tied
+        h("p", { class: "note" }, `Rank ${grouped(rank)}. `, found.tied && !found.norm
           ? "Tied, so the direct path is E·Eᵀ: symmetric and positive semidefinite, with no antisymmetric part and no negative eigenvalues."
-          : `${percent(antisymmetric)} of its energy is antisymmetric; ${percent(negative)} of the symmetric part’s energy is in negative eigenvalues. A tied model can represent neither.`));
+          : `${percent(antisymmetric)} of its energy is antisymmetric; ${percent(negative)} of the symmetric part’s energy is in negative eigenvalues. ${found.tied ? "The norm rescales each row, so the path of this tied model is not symmetric." : "A tied model can represent neither."}`));
     } catch (error) {
       out.replaceChildren(h("p", { class: "error" }, error.message));
     }
     button.disabled = false;
   } }, "Compute the spectrum");
-  return h("section", { class: "panel stack", "aria-labelledby": "spectrum" }, h("h2", { id: "spectrum" }, "Spectrum"), h("p", { class: "quiet small" }, "Singular values of the direct path E·Wᵀ, and how much of it a tied model cannot represent. Reads both matrices once."), h("div", null, button), out);
+  return h("section", { class: "panel stack", "aria-labelledby": "spectrum" }, h("h2", { id: "spectrum" }, "Spectrum"), h("p", { class: "quiet small" }, "Singular values of the direct path E·Wᵀ, and how much of it a tied model cannot represent. Reads both matrices once."), norm.element, h("div", null, button), out);
 }
 
 function tensors(model) {
