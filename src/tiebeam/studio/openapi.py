@@ -197,6 +197,15 @@ DESCRIPTION: dict[str, Any] = {
         "/api/models/{id}/spectrum": {
             "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID, _NORM)
         },
+        "/api/models/{id}/rows": {
+            "get": _operation(
+                "Rows that look untrained or unusual, by kind.",
+                _object({"matrices": _list({"type": "object"}), "skipped": _list(_TEXT)}), _ID,
+            )
+        },
+        "/api/models/{id}/load": {
+            "post": _operation("Load the weights of a model for /api/generate.", {"type": "object"}, _ID)
+        },
         "/api/runs": {
             "get": _operation(
                 "Runs that the studio may read, and verdicts of comparisons.",

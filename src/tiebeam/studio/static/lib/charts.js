@@ -42,11 +42,12 @@ function copyRow(old, row) {
   if (moved) old.querySelector(".track").prepend(moved);
 }
 
-// Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt.
-export function shareBars(trunk, matrix) {
+// Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt. `own` marks the
+// bar of a model: true if it is tied.
+export function shareBars(trunk, matrix, own = null) {
   const whole = trunk + 2n * matrix;
   const width = (part) => ({ width: `${Number((part * 1_000_000n) / whole) / 10_000}%` });
-  const bar = (name, tied, parts, total) => h("div", { class: "stackbar" }, h("span", null, name),
+  const bar = (name, tied, parts, total) => h("div", { class: `stackbar${own === tied ? " own" : ""}` }, h("span", null, name, own === tied ? h("span", { class: "quiet tiny" }, " this model") : null),
     h("span", { class: "track", "aria-hidden": "true" }, parts), h("span", { class: "amount" }, human(total)));
   return h("div", { class: "bars" },
     bar("tied", true, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) })], trunk + matrix),
