@@ -83,7 +83,7 @@ def test_cancelled_work_ends_at_its_next_report():
                 started.set()
                 progress("counting", 1, 100)
         except Cancelled:
-            ended.append(True)
+            ended.set()
             raise
 
     async def run() -> list[bytes]:
@@ -158,3 +158,25 @@ def test_the_memory_of_a_model_is_in_its_report(http):
     memory = http.get(address(http)).json()["memory"]
     assert memory["kv_cache_per_token"] == 2 * 2 * 8  # keys and values in bf16, one layer of width 8
     assert memory["logits_per_token"] == 4 * len(WORDS)
+
+
+@pytest.mark.parametrize("option", [[], ["--root"]])
+def test_an_empty_directory_is_said_to_be_empty(tmp_path, option):
+    import subprocess
+    import sys
+
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "tiebeam", "studio", "--no-open", "--port", "0", *option, str(tmp_path / "empty")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "http://127.0.0.1:" in process.stdout.readline()
+        process.terminate()
+        assert f"nothing found in {tmp_path / 'empty'}: it has no model and no run" in process.stderr.read()
+
+
+def test_an_empty_directory_is_not_listed_as_a_model(tmp_path):
+    (tmp_path / "empty").mkdir()
+    listed = ModelList((str(tmp_path / "empty"),))
+    assert listed.models() == []
+    assert listed.empty() == [str(tmp_path / "empty")]
