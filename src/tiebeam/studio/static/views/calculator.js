@@ -122,7 +122,9 @@ export async function show(main) {
     preset.value = model?.slug ?? "";
     out.replaceChildren(...answer(budget, bands, model));
     const yours = budget.head_share === null ? null : { share: budget.head_share, total: Number(budget.untied_total) };
+    const inChart = field.contains(document.activeElement);
     field.replaceChildren(scatter(models, { yours, pick: take, narrow: media("(max-width: 640px)").matches }));
+    if (inChart) field.querySelector("svg").focus();
     announcement.textContent = `Tying saves ${human(budget.matrix)} parameters${budget.head_share === null ? "" : `, ${percent(budget.head_share)} of the untied model`}.`;
   }
   draw(true);
