@@ -63,7 +63,7 @@ class Trimming:
 
     @cached_property
     def chooser(self) -> Chooser:
-        return Chooser(self.pieces, self.text.counts, self.required, self.rows)
+        return Chooser(self.pieces, self.text.counts, self.required)
 
     def select(
         self, keep: int | None = None, coverage: float | None = None, pad_to_multiple_of: int | None = None

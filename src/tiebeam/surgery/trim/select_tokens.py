@@ -1,12 +1,14 @@
 """Choose the tokens that stay: by a number of rows, or by how much of the text they cover.
 
-Tokens that must stay come first, then those of the text, the most frequent first, each with all that it is built from.
-Rows that are still free are filled with the tokens that the tokenizer itself ranks highest.
+Tokens are removed one by one, the rarest first. A BPE token that is removed falls apart into the two parts of its last
+merge, so they inherit its count; and a part is removed only after every token that is built from it. So each kept token
+can be built as before, and a removed one becomes few tokens, mostly two. Among equal counts the token that the
+tokenizer itself ranks lowest goes first, so that rows that the text does not need hold the most common other tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Selection:
     """`kept` are the old ids in ascending order. `required`: special, added and byte tokens and those asked for;
-    `used`: others that the text uses; the rest are parts of them, or fill the table."""
+    `used`: others that the text uses; the rest are parts of tokens, or common tokens that the text does not use."""
 
     kept: Ids = field(repr=False)
     required: int
@@ -41,7 +43,7 @@ class Selection:
             "rows": self.rows,
             "required": self.required,
             "used_by_the_text": self.used,
-            "parts_and_filling": self.rows - self.required - self.used,
+            "not_used_by_the_text": self.rows - self.required - self.used,
             "coverage": self.coverage,
         }
 
@@ -50,14 +52,13 @@ class Selection:
 class Chooser:
     """Selections from one vocabulary and one text.
 
+    counts     [rows of the table]; tokens with a higher id have no row and cannot stay
     required   ids that stay beside `pieces.always`
-    rows       of the table: ids from there on have no row and cannot stay
     """
 
     pieces: Pieces
     counts: Ids = field(repr=False)
     required: frozenset[int]
-    rows: int
 
     @cached_property
     def always(self) -> frozenset[int]:
@@ -67,55 +68,59 @@ class Chooser:
             kept |= self.pieces.needed(token, kept)
         return frozenset(kept)
 
+    @cached_property
+    def removal(self) -> Ids:
+        """Every token that may go, in the order in which they go."""
+        import numpy as np
+
+        rank = {token: place for place, token in enumerate(self.pieces.order)}
+        free = [token for token in rank if token < len(self.counts) and token not in self.always]
+        counts = {token: int(self.counts[token]) for token in free}
+        needed_by = dict.fromkeys(free, 0)
+        for token in free:
+            for part in self.pieces.parts(token):
+                if part in needed_by:
+                    needed_by[part] += 1
+        heap = [(counts[token], -rank[token], token) for token in free if not needed_by[token]]
+        heapq.heapify(heap)
+        order = []
+        while heap:
+            count, _, token = heapq.heappop(heap)
+            order.append(token)
+            for part in self.pieces.parts(token):
+                if part in needed_by:
+                    counts[part] += count
+                    needed_by[part] -= 1
+                    if not needed_by[part]:
+                        heapq.heappush(heap, (counts[part], -rank[part], part))
+        assert len(order) == len(free), "a token is part of itself"
+        return np.array(order, np.int64)
+
     def keep(self, rows: int) -> Selection:
-        """A table of exactly `rows` rows."""
-        kept = set(self.always)
-        required = len(kept)
-        if rows < required:
+        """A table of exactly `rows` rows; of all tokens, if there are fewer."""
+        if rows < len(self.always):
             raise BadRequest(
-                f"keep={rows} is less than the {required:,} tokens that must stay: special, added and byte tokens, and "
-                "those asked for"
+                f"keep={rows} is less than the {len(self.always):,} tokens that must stay: special, added and byte "
+                "tokens, and those asked for"
             )
-        for token in (*self._by_count(), *self._ranked()):
-            if len(kept) == rows:
-                break
-            if token not in kept:
-                need = self.pieces.needed(token, kept)
-                if len(kept) + len(need) <= rows:
-                    kept |= need
-        return self._selection(kept, required)
+        return self._without(max(0, len(self.always) + len(self.removal) - rows))
 
     def cover(self, share: float, multiple: int = 1) -> Selection:
         """The fewest rows whose tokens are `share` of the text's; then up to a multiple."""
+        import numpy as np
+
         if not 0 < share <= 1:
             raise BadRequest(f"coverage must be above 0 and at most 1, not {share:g}")
-        kept = set(self.always)
-        required = len(kept)
-        total = int(self.counts.sum())
-        covered = int(self.counts[sorted(kept)].sum())
-        for token in self._by_count():
-            if covered >= share * total:
-                break
-            if token not in kept:
-                need = self.pieces.needed(token, kept)
-                kept |= need
-                covered += int(self.counts[sorted(need)].sum())
-        rows = -(-len(kept) // multiple) * multiple
-        return self.keep(rows) if rows > len(kept) else self._selection(kept, required)
+        lost = np.cumsum(self.counts[self.removal])
+        removed = int(np.searchsorted(lost, (1 - share) * self.counts.sum(), side="right"))
+        rows = len(self.always) + len(self.removal) - removed
+        return self.keep(-(-rows // multiple) * multiple)
 
-    def _by_count(self) -> Iterable[int]:
+    def _without(self, removed: int) -> Selection:
         import numpy as np
 
-        seen = np.flatnonzero(self.counts)
-        return [int(i) for i in seen[np.argsort(-self.counts[seen], kind="stable")]]
-
-    def _ranked(self) -> Iterable[int]:
-        return (i for i in self.pieces.order if i < self.rows)
-
-    def _selection(self, kept: set[int], required: int) -> Selection:
-        import numpy as np
-
-        ids = np.array(sorted(kept), np.int64)
+        always = np.array(sorted(self.always), np.int64)
+        kept = np.sort(np.concatenate([always, self.removal[removed:]]))
         total = int(self.counts.sum())
-        used = int((self.counts[ids] > 0).sum()) - int((self.counts[sorted(self.always)] > 0).sum())
-        return Selection(ids, required, used, float(self.counts[ids].sum() / total) if total else 0.0)
+        used = int((self.counts[self.removal[removed:]] > 0).sum())
+        return Selection(kept, len(always), used, float(self.counts[kept].sum() / total) if total else 0.0)
