@@ -231,6 +231,8 @@ _UNTIE = ("untie", "{s}/tied", "{w}/out", "--no-proof", "--quiet", "--json")
 _JOINT = ("tie", "{s}/untied", "{w}/out", "--joint", "--rank=8", "--text={s}/text/0.txt", "--text={s}/text/1.txt",
           "--text={s}/text/2.txt", "--quiet", "--json")  # fmt: skip
 _EXTEND = ("extend", "{s}/untied", "{w}/out", "--token=<new>", "--no-proof", "--quiet", "--json")
+_TRIM = ("trim", "{s}/untied", "{w}/out", "--text={s}/text", "--keep=280", "--ladder=none", "--no-proof", "--quiet",
+         "--json")  # fmt: skip
 _MERGE = ("merge", "{s}/base", "{s}/adapter", "{w}/out", "--no-proof", "--quiet", "--json")
 _UNPACK = ("unpack", "{s}/run.tbp", "{w}/out", "--json")
 _PACK = ("pack", "{s}/untied", "--out", "{w}/out.tbp", "--json")
@@ -249,6 +251,8 @@ CASES = [
     _verb("tie --joint --distill", *_JOINT, "--distill=1e-7"),
     _verb("extend", *_EXTEND),
     _verb("extend --force", *_EXTEND, before=_command(*_UNTIE)),
+    _verb("trim", *_TRIM),
+    _verb("trim --force", *_TRIM, before=_command(*_UNTIE)),
     _verb("merge", *_MERGE),
     _verb("doctor --fix", "doctor", "{s}/twin", "--fix", "--out", "{w}/out", "--json"),
     Case("train", _command(*_TRAIN), _run_state("out"), _train_again),

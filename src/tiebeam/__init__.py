@@ -7,6 +7,7 @@
     tiebeam.diagnose("merged").findings            # what is wrong, and the fix
     tiebeam.untie("tied", "untied")                # write a changed checkpoint, verified
     tiebeam.extend("base", "think", tokens=["<think>"])  # new tokens at both ends
+    tiebeam.trim("base", "small", text=["prose.txt"], keep=16384)  # only the tokens that a text uses
     tiebeam.guard(model).check()                   # is the tie intact in this training code?
 
 Functions and classes are listed in `__all__`; the submodules (`tiebeam.nn`, `tiebeam.lens`, ...) are attributes too.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
     from tiebeam.surgery.tie import tie
+    from tiebeam.surgery.trim import trim
     from tiebeam.surgery.untie import untie
 
 # public name -> module, or module:name where it has another name there
@@ -63,6 +65,7 @@ _SOURCES = {
     "price": "tiebeam.budget",
     "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
+    "trim": "tiebeam.surgery.trim",
     "untie": "tiebeam.surgery.untie",
     "untie_": "tiebeam.surgery.module",
 }
@@ -118,6 +121,7 @@ __all__ = [
     "tie",
     "tie_",
     "train",
+    "trim",
     "untie",
     "untie_",
 ]
