@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.extend.module_rows import extend_
     from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
+    from tiebeam.surgery.quantize import quantize
     from tiebeam.surgery.tie import tie
     from tiebeam.surgery.untie import untie
 
@@ -61,6 +62,7 @@ _SOURCES = {
     "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
+    "quantize": "tiebeam.surgery.quantize",
     "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
     "untie": "tiebeam.surgery.untie",
@@ -114,6 +116,7 @@ __all__ = [
     "nn",
     "open_checkpoint",
     "price",
+    "quantize",
     "surgery",
     "tie",
     "tie_",
