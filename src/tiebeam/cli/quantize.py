@@ -135,10 +135,10 @@ def _print_table(table: CostTable, commands: list[str]) -> None:
     stored = f"{'one matrix' if table.tied else 'two matrices'}, {types}, {human_bytes(table.bytes)}"
     console.print(render.styled((table.report.model, "bold"), f" · {stored} · {table.nats:.3f} nats per token"))
     console.print(
-        f"  head measured on {table.tokens:,} tokens, lookup and both on {table.lookup_tokens:,}; compensated for "
-        f"{table.calibrated_tokens:,} others"
+        f"  change in nats per token ± its 95% interval; head on {table.tokens:,} tokens, lookup and both on "
+        f"{table.lookup_tokens:,}, compensated for {table.calibrated_tokens:,} others"
     )
-    head = ["", "bytes", "nearest: nats (95%)", "KL", "same", "compensated: nats (95%)", "KL", "same"]
+    head = ["", "bytes", "nearest: nats", "KL", "same", "compensated: nats", "KL", "same"]
     lines = [head]
     sections = {}
     for which, title in _TITLES.items():
@@ -170,8 +170,14 @@ def _lines(rows: list[Cost]) -> Iterator[list[str]]:
 def _cells(row: Cost | None) -> list[str]:
     if row is None:
         return ["", "", ""]
-    interval = f"{row.nats:+.4f} ({row.low:+.4f} to {row.high:+.4f})"
-    return [interval, f"{row.kl:.4f}", f"{row.same:.1%}"]
+    return [_change(row), f"{row.kl:.4f}", f"{row.same:.1%}"]
+
+
+def _change(row: Cost) -> str:
+    """The change of the loss, never without its interval."""
+    if max(abs(row.low), abs(row.high)) < 5e-5:
+        return "0.0000 ± 0.0000"
+    return f"{row.nats:+.4f} ± {row.high - row.nats:.4f}"
 
 
 def _print_recommendation(table: CostTable, commands: list[str]) -> None:
@@ -188,10 +194,7 @@ def _print_recommendation(table: CostTable, commands: list[str]) -> None:
 
 def _sentence(table: CostTable, row: Cost) -> str:
     saved = 1 - row.bytes / table.bytes
-    return (
-        f"{row.name}: {human_bytes(row.bytes)} ({saved:.0%} less), {row.nats:+.4f} nats per token "
-        f"(95% {row.low:+.4f} to {row.high:+.4f}), KL {row.kl:.4f}"
-    )
+    return f"{row.name}: {human_bytes(row.bytes)} ({saved:.0%} less), {_change(row)} nats, KL {row.kl:.4f}"
 
 
 def _commands(table: CostTable, texts: tuple[str, ...]) -> Iterator[str]:

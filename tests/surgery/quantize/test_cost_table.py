@@ -124,7 +124,7 @@ def test_the_printed_command_writes_the_recommendation(tied: Path, tmp_path: Pat
     arguments = ["quantize", str(model), "--text", str(tmp_path / "text.txt"), "--tokens", "256", "--tolerance", "0.05"]
     shown = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert shown.exit_code == 0
-    for words in ("lookup alone", "head alone", "both", "95%", "KL", "same", "smallest below the tolerance"):
+    for words in ("lookup alone", "head alone", "both", "95%", "±", "KL", "same", "smallest below the tolerance"):
         assert words in shown.output
     lines = [line.strip() for line in shown.output.splitlines() if line.strip().startswith("tiebeam quantize")]
     assert len(lines) == 1
