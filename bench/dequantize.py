@@ -1,8 +1,8 @@
 """Opening a GGUF for the decoder against the gguf package's own dequantisation of the same tensors, and its memory.
 
-Two real models: SmolLM2 135M (Q4_1, Q8_0) and TinyLlama 1.1B (IQ2_XXS, Q2_K, Q4_K, Q5_K; 4.4 GB in float32). Their files
-are found in $TIEBEAM_MODELS, a directory; one that is not there is left out. --quick takes a few tensors of each type
-instead of whole models.
+Two real models: SmolLM2 135M (Q4_1, Q8_0) and TinyLlama 1.1B (IQ2_XXS, Q2_K, Q4_K, Q5_K; 4.4 GB in float32). Their
+files are found in $TIEBEAM_MODELS, a directory; one that is not there is left out. --quick takes a few tensors of each
+type instead of whole models.
 
 python bench/dequantize.py [--quick] [--json]
 """
@@ -16,6 +16,7 @@ sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard mo
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,11 +71,9 @@ def rows(quick: bool) -> Iterator[Row]:
         model, name = open_checkpoint(home / file), file.partition(".")[0]
         matrices = [info for info in model.tensors.values() if len(info.shape) == 2]
         check(model, matrices)
-        if quick:
-            chosen = sample(model)
-            sides = {"ours": lambda: ours(model, chosen), "theirs": lambda: theirs(model, chosen)}
-        else:
-            sides = {"ours": lambda: Decoder.open(model) and None, "theirs": lambda: theirs(model, matrices)}
+        chosen = sample(model) if quick else matrices
+        load = partial(ours, model, chosen) if quick else partial(Decoder.open, model)
+        sides = {"ours": load, "theirs": partial(theirs, model, chosen)}
         best = interleaved(sides, rounds=3, warmup=0 if quick else 1)
         what = "some tensors of each type" if quick else "the whole model"
         yield row(f"{name}: {what}", best["theirs"] / best["ours"], "the gguf package's dequantize, speed", ">= 4")

@@ -34,10 +34,14 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
               help="Precision of the matrices.")  # fmt: skip
 @click.option("--embed-dtype", type=click.Choice(["fp16", "int8", "int7", "int6", "int5", "int4", "int3"]),
               default="fp16", show_default=True, help="Precision of the embedding and the head.")  # fmt: skip
-@click.option("--embed-bits", type=click.FloatRange(2, 8), metavar="B",
-              help="In place of --embed-dtype: B bits per row on average; rows of frequent tokens get more.")  # fmt: skip
-@click.option("--rounding", type=click.Choice(["compensated", "nearest"]), default="compensated", show_default=True,
-              help="How an integer embedding and head are rounded: compensated keeps the logits on the training text.")  # fmt: skip
+@click.option(
+    "--embed-bits", type=click.FloatRange(2, 8), metavar="B",
+    help="In place of --embed-dtype: B bits per row on average; rows of frequent tokens get more.",
+)  # fmt: skip
+@click.option(
+    "--rounding", type=click.Choice(["compensated", "nearest"]), default="compensated", show_default=True,
+    help="How an integer embedding and head are rounded: compensated keeps the logits on the training text.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it is an artifact; any other file is refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(

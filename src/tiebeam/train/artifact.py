@@ -5,9 +5,9 @@ outlier does not cost the whole row its precision. The vocabulary matrices have 
 tied embedding affects both input and output; table_rounding.py chooses their codes. Small tensors stay fp16 and
 vectors fp32. Codes take a byte each whatever their bits: the compression of the body makes fewer bits smaller.
 
-Layout: 8 bytes of magic with the version, a 64-bit header length, a JSON header, one compressed body with the tensors one after the
-other. Nothing is pickled. `unpack_artifact.py` reads it. Version 2 has the precisions int5 to int3, and "mixed" for a
-table whose rows have different numbers of bits; a file without them is version 1, which older readers know.
+Layout: 8 bytes of magic with the version, a 64-bit header length, a JSON header, one compressed body with the tensors
+one after the other. Nothing is pickled. `unpack_artifact.py` reads it. Version 2 has the precisions int5 to int3, and
+"mixed" for a table whose rows have different numbers of bits; a file without them is version 1, as before.
 """
 
 from __future__ import annotations

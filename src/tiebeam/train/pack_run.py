@@ -36,7 +36,7 @@ UNPACKED = Kind(
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A packed run: its size, and the held-out loss before and after. `nearest`: the loss if the vocabulary matrices
-    are rounded to nearest; None if they are (or not rounded at all). `bits`: per weight of them, without compression."""
+    are rounded to nearest; None if they are, or are not rounded. `bits`: of a code in them, on average."""
 
     path: str
     bytes: int
