@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.extend.module_rows import extend_
     from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
+    from tiebeam.surgery.quantize import quantize
     from tiebeam.surgery.tie import tie
     from tiebeam.surgery.trim import trim
     from tiebeam.surgery.untie import untie
@@ -63,6 +64,7 @@ _SOURCES = {
     "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
+    "quantize": "tiebeam.surgery.quantize",
     "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
     "trim": "tiebeam.surgery.trim",
@@ -117,6 +119,7 @@ __all__ = [
     "nn",
     "open_checkpoint",
     "price",
+    "quantize",
     "surgery",
     "tie",
     "tie_",

@@ -24,6 +24,13 @@ _DTYPE = click.option(
     "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
     help="GGUF to safetensors: dequantize the weights to this dtype.",
 )  # fmt: skip
+_RUNNING = [
+    click.option(
+        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
+        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
+    ),
+    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
+]  # fmt: skip
 _COMMON = [
     click.argument("source", metavar="SRC"),
     click.argument("target", metavar="DST", required=False),
@@ -35,11 +42,7 @@ _COMMON = [
         "common, so never edit one in place.",
     ),
     click.option("--no-proof", is_flag=True, help="Do not run both models to compare their logits."),
-    click.option(
-        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
-        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
-    ),
-    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
+    *_RUNNING,
     click.option("--embed", metavar="NAME", help="Name of the embedding tensor, if the architecture is unknown."),
     click.option("--head", metavar="NAME", help="Name of the LM head tensor to read or to write."),
     _DTYPE,
@@ -55,6 +58,11 @@ def common_options(function: Decorated) -> Decorated:
 def common_options_of_one_format(function: Decorated) -> Decorated:
     """Without --dtype: for a verb that does not convert."""
     return _decorated(function, [option for option in _COMMON if option is not _DTYPE])
+
+
+def running_options(function: Decorated) -> Decorated:
+    """--engine and --device."""
+    return _decorated(function, _RUNNING)
 
 
 def _decorated(function: Decorated, options: list[Any]) -> Decorated:

@@ -217,6 +217,9 @@ def _rewrites(new: Mapping[str, Entry], old: Mapping[str, Entry], file_of: Mappi
         if entry.shape != old[name].shape:
             what = f"{name} {entry.dtype} {list(old[name].shape)} -> {list(entry.shape)}"
             changes.append(Change(file_of[name], what))
+        elif entry.dtype != old[name].dtype:
+            what = f"{name} {old[name].dtype} -> {entry.dtype} {list(entry.shape)}"
+            changes.append(Change(file_of[name], what))
         else:
             same.setdefault(file_of[name], []).append(name)
     for file, names in same.items():
