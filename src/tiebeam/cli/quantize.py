@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,11 +84,11 @@ def command(
             raise click.UsageError("name DST, the GGUF file to write with these types, or pass --dry-run")
         if text is None:
             raise click.UsageError("--text FILE is missing: the cost depends on what the model reads")
-        from tiebeam.surgery.quantize import measure_costs
+        from tiebeam.surgery.quantize import measure_costs, write_commands
 
         table = measure_costs(model, text, tokens=tokens, tolerance=tolerance, progress=progress, **running)
         progress.close()
-        commands = [*_commands(table, texts)]
+        commands = write_commands(table, texts)
         if as_json:
             render.emit_json({**table.to_dict(), "commands": commands})
         else:
@@ -195,22 +193,3 @@ def _print_recommendation(table: CostTable, commands: list[str]) -> None:
 def _sentence(table: CostTable, row: Cost) -> str:
     saved = 1 - row.bytes / table.bytes
     return f"{row.name}: {human_bytes(row.bytes)} ({saved:.0%} less), {_change(row)} nats, KL {row.kl:.4f}"
-
-
-def _commands(table: CostTable, texts: tuple[str, ...]) -> Iterator[str]:
-    row, model = table.recommended_gguf, table.report.model
-    if row is None:
-        return
-    if table.report.format != "gguf":
-        yield "convert it to GGUF first, with llama.cpp's convert_hf_to_gguf.py; then quantize that file"
-        return
-    path = Path(model)
-    words = ["tiebeam", "quantize", model, str(path.with_name(f"{path.stem}.small.gguf"))]
-    for side, precision in (("--embed", row.embed), ("--head", row.head)):
-        if precision is not None and precision.gguf is not None:
-            words += [side, precision.gguf]
-    if row.rounding == "compensated":
-        words += ["--rounding", "compensated"]
-    for text in texts:
-        words += ["--text", text]
-    yield shlex.join([*words, "--yes"])

@@ -28,7 +28,7 @@ from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
 from tiebeam.studio.request_guard import RequestGuard
-from tiebeam.studio.request_parsing import generation_request, json_body, norm_query, token_query
+from tiebeam.studio.request_parsing import generation_request, json_body, norm_query, token_query, what_if_request
 from tiebeam.studio.result_cache import ResultCache
 
 _MAX_FOLLOWED = 200
@@ -56,6 +56,7 @@ def build(models: ModelList, port: int, memory: int | None = None) -> ASGIApp:
         "/api/models/{id}/spectrum": ("GET", studio.spectrum),
         "/api/models/{id}/rows": ("GET", studio.rows),
         "/api/models/{id}/load": ("POST", studio.load),
+        "/api/models/{id}/what-if": ("POST", studio.what_if),
         "/api/runs": ("GET", studio.runs),
         "/api/runs/{id}": ("GET", studio.run),
         "/api/events": ("GET", studio.events),
@@ -185,6 +186,13 @@ class _Studio:
             return self.opened.weights.to_dict()
 
         return await self._job(request, None, work)
+
+    async def what_if(self, request: Request) -> Response:
+        """The cost of fewer rows or bits on the text in the body."""
+        from tiebeam.studio.what_if import measure
+
+        asked = what_if_request(await json_body(request))
+        return await self._job(request, None, lambda model, progress: measure(model, asked, progress))
 
     async def _job(
         self, request: Request, name: str | None, answer: Callable[[OpenModel, Progress], dict[str, Any]]

@@ -143,6 +143,16 @@ _STREAM = {
     "x-stream": True,
 }
 
+_SCHEMAS["WhatIf"] = {
+    **_object(
+        {
+            "text": {"type": "string", "minLength": 2000, "maxLength": 8000},
+            "rows": {"type": ["integer", "null"], "minimum": 1},
+        },
+        optional=("rows",),
+    ),
+    "additionalProperties": False,
+}
 _SCHEMAS["Find"] = {**_object({"path": {"type": "string", "minLength": 1}}), "additionalProperties": False}
 
 DESCRIPTION: dict[str, Any] = {
@@ -201,6 +211,12 @@ DESCRIPTION: dict[str, Any] = {
             "get": _operation(
                 "Rows that look untrained or unusual, by kind.",
                 _object({"matrices": _list({"type": "object"}), "skipped": _list(_TEXT)}), _ID,
+            )
+        },
+        "/api/models/{id}/what-if": {
+            "post": _operation(
+                "What fewer rows (`rows`) or fewer bits would cost on a text.",
+                _object({"commands": _list(_TEXT)}), _ID, body="WhatIf",
             )
         },
         "/api/models/{id}/load": {

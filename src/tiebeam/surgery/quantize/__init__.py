@@ -9,8 +9,18 @@ from tiebeam.surgery.execute import checked_target, execute
 from tiebeam.surgery.plan import Outcome, Progress
 from tiebeam.surgery.quantize.cost_table import NEAREST, Cost, CostTable, measure_costs
 from tiebeam.surgery.quantize.plan_quantize import Quantization, open_gguf, plan_quantize
+from tiebeam.surgery.quantize.write_command import write_commands
 
-__all__ = ["Cost", "CostTable", "Quantization", "measure_costs", "open_gguf", "plan_quantize", "quantize"]
+__all__ = [
+    "Cost",
+    "CostTable",
+    "Quantization",
+    "measure_costs",
+    "open_gguf",
+    "plan_quantize",
+    "quantize",
+    "write_commands",
+]
 
 
 def quantize(

@@ -24,9 +24,11 @@ export async function postStream(path, body, on, signal) {
 }
 
 // Work of the server that takes long: progress({stage, done, total, seconds_left}) until the result is there.
-export async function job(path, progress, { method = "GET", signal } = {}) {
+export async function job(path, progress, { method = "GET", body = null, signal } = {}) {
   let result = null;
-  await events(await fetch(path, { method, headers: { accept: "text/event-stream" }, signal }), (name, data) => {
+  const sent = body === null ? {} : { body: JSON.stringify(body) };
+  const headers = { accept: "text/event-stream", ...(body === null ? {} : { "content-type": "application/json" }) };
+  await events(await fetch(path, { method, headers, signal, ...sent }), (name, data) => {
     if (name === "progress") progress(data);
     if (name === "error") throw new Error(visible(data.error));
     if (name === "result") result = data;

@@ -4,8 +4,8 @@ import { h } from "./dom.js";
 
 const left = (seconds) => (seconds === null ? "" : seconds < 90 ? `, about ${Math.max(1, Math.round(seconds))} s left` : `, about ${Math.round(seconds / 60)} min left`);
 
-// {element, start()}: path() is asked when the work starts; show(result) returns nodes.
-export function jobButton(label, path, show, options = {}) {
+// {element, start()}: path() and options() are asked when the work starts; show(result) returns nodes.
+export function jobButton(label, path, show, options = () => ({})) {
   const out = h("div", { class: "stack", role: "status" });
   const button = h("button", { type: "button", onclick: () => start() }, label);
   let running = null;
@@ -22,7 +22,7 @@ export function jobButton(label, path, show, options = {}) {
         if (total) meter.value = done / total;
         else meter.removeAttribute("value");
         text.textContent = `${stage}${total ? `, ${Math.floor((100 * done) / total)}%` : " …"}${left(seconds_left)}`;
-      }, { ...options, signal: mine.signal });
+      }, { ...options(), signal: mine.signal });
       if (running === mine) out.replaceChildren(...show(result));
     } catch (error) {
       if (running === mine) out.replaceChildren(h("p", { class: error.name === "AbortError" ? "note" : "error" }, error.name === "AbortError" ? "Cancelled." : error.message));

@@ -1,5 +1,6 @@
 // The top of a model's page: name and verdict, the four vocabulary numbers, findings with commands, the budget.
 import { shareBars } from "../lib/charts.js";
+import { command } from "../lib/command.js";
 import { h, prose, scroller, swatch } from "../lib/dom.js";
 import { grouped, human, humanBytes, percent } from "../lib/numbers.js";
 
@@ -38,20 +39,6 @@ export function vocabulary({ vocabulary: numbers }) {
   return h("section", { class: "panel stack", "aria-labelledby": "vocabulary" }, h("h2", { id: "vocabulary" }, "Vocabulary"),
     h("dl", { class: "facts" }, four.map(([name, n]) => fact(name, count(n), null, n !== null && n !== rows))),
     h("p", { class: "note" }, agree ? "All four agree." : numbers.padding_rows ? `${grouped(numbers.padding_rows)} rows are padding: no token has them.` : "They do not all agree."));
-}
-
-function command(text) {
-  const button = h("button", { type: "button", "aria-label": `Copy: ${text}`, onclick: async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "copied";
-    } catch {
-      button.textContent = "press Ctrl+C";
-      getSelection().selectAllChildren(code);
-    }
-  } }, "copy");
-  const code = h("code", null, text);
-  return h("div", { class: "command" }, code, button);
 }
 
 export function findings(report) {

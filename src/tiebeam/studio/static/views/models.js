@@ -5,6 +5,7 @@ import { directPath, spectrum } from "../model/direct_path.js";
 import { rows } from "../model/rows.js";
 import { budget, findings, verdict, vocabulary } from "../model/summary.js";
 import { tensors } from "../model/tensors.js";
+import { whatIf } from "../model/what_if.js";
 
 // Path of a dropped item: file managers give an encoded URL, editors and terminals the path itself.
 function pathOf(dropped) {
@@ -86,6 +87,6 @@ export async function show(main) {
 
 function view(model, report) {
   const parts = [verdict(report), vocabulary(report), findings(report), budget(report)];
-  if (report.tie !== "none") parts.push(rows(model), directPath(model), spectrum(model));
+  if (report.tie !== "none") parts.push(rows(model), directPath(model), spectrum(model), whatIf(model, report));
   return [...parts, tensors(model)];
 }
