@@ -58,10 +58,27 @@ def prepare(shared: Path) -> None:
     write_llama(shared / "twin", {EMBED: matrix(0), HEAD: matrix(0)}, tie_word_embeddings=True)
     write_llama(shared / "tied", {EMBED: matrix(0)}, tie_word_embeddings=True)
     write_adapter(shared, head_lora(), tied=True, lora_alpha=2)
+    _write_gguf(shared / "m.gguf")
     tiebeam("train", shared / "corpus", *SHAPE, "--steps=2", "--tie=no", "--out", shared / "untied")
     tiebeam("train", shared / "corpus", *SHAPE, "--steps=5", "--out", shared / "started")
     tiebeam("pack", shared / "untied", "--out", shared / "run.tbp", "--json")
     tiebeam("pack", shared / "started", "--out", shared / "other.tbp", "--json")
+
+
+def _write_gguf(where: Path) -> None:
+    """A GGUF with one matrix stored twice, under two types."""
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(where, "llama")
+    table = np.random.default_rng(0).standard_normal((40, 32)).astype(np.float32)
+    for name, dtype in (("token_embd.weight", "Q5_0"), ("output.weight", "Q8_0"), ("output_norm.weight", "F32")):
+        kind = gguf.GGMLQuantizationType[dtype]
+        writer.add_tensor(name, gguf.quants.quantize(table, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def files(where: Path) -> dict[str, bytes]:
@@ -231,7 +248,11 @@ _UNTIE = ("untie", "{s}/tied", "{w}/out", "--no-proof", "--quiet", "--json")
 _JOINT = ("tie", "{s}/untied", "{w}/out", "--joint", "--rank=8", "--text={s}/text/0.txt", "--text={s}/text/1.txt",
           "--text={s}/text/2.txt", "--quiet", "--json")  # fmt: skip
 _EXTEND = ("extend", "{s}/untied", "{w}/out", "--token=<new>", "--no-proof", "--quiet", "--json")
+_TRIM = ("trim", "{s}/untied", "{w}/out", "--text={s}/text", "--keep=280", "--ladder=none", "--no-proof", "--quiet",
+         "--json")  # fmt: skip
 _MERGE = ("merge", "{s}/base", "{s}/adapter", "{w}/out", "--no-proof", "--quiet", "--json")
+_QUANTIZE = ("quantize", "{s}/m.gguf", "{w}/out.gguf", "--embed=Q4_0", "--head=F16", "--yes", "--no-proof", "--quiet",
+             "--json")  # fmt: skip
 _UNPACK = ("unpack", "{s}/run.tbp", "{w}/out", "--json")
 _PACK = ("pack", "{s}/untied", "--out", "{w}/out.tbp", "--json")
 _EXPORT = ("studio", "--export", "{w}/out")
@@ -249,7 +270,12 @@ CASES = [
     _verb("tie --joint --distill", *_JOINT, "--distill=1e-7"),
     _verb("extend", *_EXTEND),
     _verb("extend --force", *_EXTEND, before=_command(*_UNTIE)),
+    _verb("trim", *_TRIM),
+    _verb("trim --force", *_TRIM, before=_command(*_UNTIE)),
     _verb("merge", *_MERGE),
+    _verb("quantize", *_QUANTIZE, target="out.gguf"),
+    _verb("quantize --force", *_QUANTIZE, target="out.gguf",
+          before=lambda shared, work: shutil.copy(shared / "m.gguf", work / "out.gguf")),
     _verb("doctor --fix", "doctor", "{s}/twin", "--fix", "--out", "{w}/out", "--json"),
     Case("train", _command(*_TRAIN), _run_state("out"), _train_again),
     Case("train --resume", lambda shared, work: _train_again(shared, work, "resumable"), _run_state("out"),

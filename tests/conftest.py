@@ -22,7 +22,7 @@ SLOW = (
     "families/test_tie_flag.py", "surgery/test_engine_choice.py", "surgery/test_gguf_to_hf.py", "surgery/test_guide.py",
     "surgery/test_extend.py", "surgery/test_extend_guide.py", "surgery/test_extend_in_memory.py",
     "surgery/test_joint.py", "surgery/test_journeys.py", "surgery/test_json_edit.py", "surgery/test_killed.py",
-    "surgery/test_module.py",
+    "surgery/test_module.py", "surgery/test_trim.py", "surgery/test_trim_guide.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent
 

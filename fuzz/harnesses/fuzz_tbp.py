@@ -31,7 +31,7 @@ def seeds() -> list[Case]:
     files = {"config.json": '{"model_type": "qwen3"}', "tokenizer.json": "{}"}
     return [
         {FILE: pack(tensors, files, frozenset({"tok_emb.weight"}), weights, embed)}
-        for weights, embed in (("int8", "int8"), ("int6", "fp16"), ("fp32", "fp32"))
+        for weights, embed in (("int8", "int8"), ("int6", "fp16"), ("fp32", "fp32"), ("int6", "int4"))
     ]
 
 
@@ -53,7 +53,8 @@ def mutate(case: Case, rng: Random) -> Case:
     else:
         header = _mutate_fields(header, rng)
     length = len(header) if rng.random() < 0.95 else rng.choice((0, len(header) - 1, 2**40, 2**64 - 1))
-    return {FILE: raw[:8] + struct.pack("<Q", max(0, length)) + header + body}
+    magic = raw[:7] + rng.choice((b"\1", b"\2", b"\3")) if rng.random() < 0.1 else raw[:8]
+    return {FILE: magic + struct.pack("<Q", max(0, length)) + header + body}
 
 
 def _mutate_numbers(raw: bytes, body: bytes, rng: Random) -> tuple[bytes, bytes]:
@@ -121,7 +122,9 @@ def _mutate_fields(raw: bytes, rng: Random) -> bytes:
                 case 0:
                     entry["shape"] = rng.choice(([rng.choice(INTEGERS)], [0, rng.choice(INTEGERS)], entry["shape"] * 2))
                 case 1:
-                    entry["precision"] = rng.choice(("int8", "int6", "fp16", "fp32", "int5", 8, None))
+                    entry["precision"] = rng.choice(
+                        ("int8", "int6", "fp16", "fp32", "int5", "int3", "mixed", "int9", 8, None)
+                    )
                 case 2:
                     entry["range"][rng.randrange(2)] = rng.choice(INTEGERS)
                 case 3:

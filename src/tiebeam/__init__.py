@@ -7,6 +7,7 @@
     tiebeam.diagnose("merged").findings            # what is wrong, and the fix
     tiebeam.untie("tied", "untied")                # write a changed checkpoint, verified
     tiebeam.extend("base", "think", tokens=["<think>"])  # new tokens at both ends
+    tiebeam.trim("base", "small", text=["prose.txt"], keep=16384)  # only the tokens that a text uses
     tiebeam.guard(model).check()                   # is the tie intact in this training code?
 
 Functions and classes are listed in `__all__`; the submodules (`tiebeam.nn`, `tiebeam.lens`, ...) are attributes too.
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from tiebeam.surgery.extend.module_rows import extend_
     from tiebeam.surgery.merge import merge
     from tiebeam.surgery.module import count_parameters, is_tied, tie_, untie_
+    from tiebeam.surgery.quantize import quantize
     from tiebeam.surgery.tie import tie
+    from tiebeam.surgery.trim import trim
     from tiebeam.surgery.untie import untie
 
 # public name -> module, or module:name where it has another name there
@@ -61,8 +64,10 @@ _SOURCES = {
     "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
+    "quantize": "tiebeam.surgery.quantize",
     "tie": "tiebeam.surgery.tie",
     "tie_": "tiebeam.surgery.module",
+    "trim": "tiebeam.surgery.trim",
     "untie": "tiebeam.surgery.untie",
     "untie_": "tiebeam.surgery.module",
 }
@@ -114,10 +119,12 @@ __all__ = [
     "nn",
     "open_checkpoint",
     "price",
+    "quantize",
     "surgery",
     "tie",
     "tie_",
     "train",
+    "trim",
     "untie",
     "untie_",
 ]

@@ -87,7 +87,7 @@ def test_tensors_mark_embedding_and_head(http):
 def test_direct_path_is_the_product_of_the_matrices(http, root):
     checkpoint = open_checkpoint(root / "models" / "untied")
     E, W = (np.asarray(checkpoint.tensor(name), np.float32) for name in ("model.embed_tokens.weight", "lm_head.weight"))
-    answer = http.get(f"/api/models/{id_of(http, 'untied')}/direct?text=New York City&k=3").json()
+    answer = http.get(f"/api/models/{id_of(http, 'untied')}/direct?text=New York City&k=3&norm=0").json()
     ids = [token["id"] for token in answer["tokens"]]
     assert [WORDS[i] for i in ids] == ["New", "York", "City"]
     np.testing.assert_allclose(answer["between"], (E @ W.T)[np.ix_(ids, ids)], rtol=1e-5)
@@ -97,11 +97,29 @@ def test_direct_path_is_the_product_of_the_matrices(http, root):
 
 
 def test_direct_path_of_a_tied_model_is_symmetric_and_never_negative_on_its_diagonal(http):
-    answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?ids=1,2,3,4,5").json()
+    answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?ids=1,2,3,4,5&norm=0").json()
     matrix = np.array(answer["between"])
     assert answer["tied"]
     np.testing.assert_allclose(matrix, matrix.T, rtol=1e-6)
     assert (np.diag(matrix) >= 0).all()
+
+
+def test_direct_path_and_spectrum_are_those_of_tiebeam_lens(http, root):
+    """One definition: with the final norm by default, and without it as `tiebeam lens --no-norm`."""
+    from tiebeam.lens import Lens
+
+    for model in ("tied", "untied"):
+        for norm in (True, False):
+            lens = Lens.open(root / "models" / model, norm=norm)
+            query = f"norm={int(norm)}"
+            direct = http.get(f"/api/models/{id_of(http, model)}/direct?ids=1,2,3&{query}").json()
+            assert direct["norm"] == norm
+            np.testing.assert_array_equal(direct["between"], lens.direct([1, 2, 3]).matrix)
+            spectrum = http.get(f"/api/models/{id_of(http, model)}/spectrum?{query}").json()
+            np.testing.assert_array_equal(spectrum["values"], lens.spectrum)
+            assert spectrum["energy"] == lens.energy.to_dict()
+    default = http.get(f"/api/models/{id_of(http, 'tied')}/direct?ids=1,2,3").json()
+    np.testing.assert_array_equal(default["between"], Lens.open(root / "models" / "tied").direct([1, 2, 3]).matrix)
 
 
 def test_neighbours_come_from_one_matrix_if_tied_and_from_both_if_not(http):
@@ -113,8 +131,8 @@ def test_neighbours_come_from_one_matrix_if_tied_and_from_both_if_not(http):
 
 
 def test_spectrum_of_a_tied_model_has_no_antisymmetric_or_negative_energy(http):
-    tied = http.get(f"/api/models/{id_of(http, 'tied')}/spectrum").json()["energy"]
-    untied = http.get(f"/api/models/{id_of(http, 'untied')}/spectrum").json()["energy"]
+    tied = http.get(f"/api/models/{id_of(http, 'tied')}/spectrum?norm=0").json()["energy"]
+    untied = http.get(f"/api/models/{id_of(http, 'untied')}/spectrum?norm=0").json()["energy"]
     assert tied["antisymmetric"] == pytest.approx(0, abs=1e-9)
     assert tied["negative"] == pytest.approx(0, abs=1e-9)
     assert untied["antisymmetric"] > 0.1
@@ -123,7 +141,7 @@ def test_spectrum_of_a_tied_model_has_no_antisymmetric_or_negative_energy(http):
 
 @pytest.mark.parametrize(("query", "sentence"), [
     ("text=", "text is empty"), ("ids=999", "token id"), ("ids=x", "whole numbers"), ("text=New&k=0", "k is"),
-    ("ids=" + ",".join(["1"] * 13), "at most 12"),
+    ("ids=" + ",".join(["1"] * 13), "at most 12"), ("text=New&norm=2", "norm is"),
 ])  # fmt: skip
 def test_invalid_tokens_are_a_bad_request(http, query, sentence):
     answer = http.get(f"/api/models/{id_of(http, 'tied')}/direct?{query}")

@@ -131,3 +131,20 @@ def test_the_palette_equals_the_terminal(visit):
     for name, colour in (("--tied", render.TIED), ("--untied", render.UNTIED)):
         style = f"getComputedStyle(document.documentElement).getPropertyValue('{name}').trim()"
         assert page.evaluate(style) == colour
+
+
+def test_the_chart_of_known_models_is_used_by_keyboard_and_by_pointing_near_a_model(visit):
+    page = visit().go("calculator.html")
+    chart = page.locator("svg[aria-label*='known models']")
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    first = page.locator(".tip strong").inner_text()
+    page.keyboard.press("ArrowRight")
+    second = page.locator(".tip strong").inner_text()
+    assert first != second
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"h2 >> text={second}")
+    assert page.evaluate("document.activeElement.tagName") == "svg"
+    mark = page.locator("svg .mark").first.bounding_box()
+    page.mouse.move(mark["x"] + 9, mark["y"] + 9)  # beside the mark
+    page.wait_for_selector(".tip strong")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.train.artifact import MAGIC, pack, quantize, stored_size
+from tiebeam.train.artifact import MAGIC, MAGIC_2, pack, quantize, stored_size
 from tiebeam.train.unpack_artifact import open_artifact, unpack
 
 TABLES = frozenset({"table.weight"})
@@ -88,7 +88,7 @@ def test_a_model_that_diverged_is_not_packed():
 
 def test_an_unknown_precision_is_refused_with_the_known_ones():
     with pytest.raises(BadRequest, match="int6"):
-        pack(tensors(), {}, TABLES, "int5")
+        pack(tensors(), {}, TABLES, "int9")
 
 
 @pytest.mark.parametrize(
@@ -232,3 +232,34 @@ def test_what_is_not_a_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "missing"):
         with pytest.raises(UnreadableInput, match=r"not a file|does not exist"):
             open_artifact(path)
+
+
+def test_a_file_of_version_1_is_still_written_and_read_and_has_no_newer_precision(tmp_path):
+    old = pack(tensors(), {}, TABLES, "int6", "int8")
+    assert old.startswith(MAGIC)
+    assert unpack(write(tmp_path, old)).tensors.keys() == tensors().keys()
+    new = pack(tensors(), {}, TABLES, "int6", "int4")
+    assert new.startswith(MAGIC_2)
+    unpack(write(tmp_path, new))
+    with pytest.raises(UnreadableInput, match="unknown precision"):
+        unpack(write(tmp_path, MAGIC + new[8:]))
+    with pytest.raises(UnreadableInput, match="magic"):
+        unpack(write(tmp_path, b"TIEBEAM\x03" + new[8:]))
+
+
+def test_given_codes_are_stored_as_they_are(tmp_path):
+    from tiebeam.surgery.quantize.rounding import Rounded
+
+    table = Rounded(np.arange(300 * 64, dtype=np.int8).reshape(300, 64), np.full((300, 1), 0.5, np.float32))
+    raw = pack(tensors(), {}, TABLES, "int8", "mixed", {"table.weight": table})
+    assert raw.startswith(MAGIC_2)
+    np.testing.assert_array_equal(unpack(write(tmp_path, raw)).tensors["table.weight"], table.values())
+
+
+def test_the_table_is_rounded_as_quantize_rounds_it(tmp_path):
+    from tiebeam.surgery.quantize.precisions import Precision
+    from tiebeam.surgery.quantize.rounding import round_nearest
+
+    for bits in (8, 5, 3):
+        found = unpack(write(tmp_path, pack(tensors(), {}, TABLES, "int8", f"int{bits}"))).tensors["table.weight"]
+        np.testing.assert_array_equal(found, round_nearest(tensors()["table.weight"], Precision(bits)).values())

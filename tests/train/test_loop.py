@@ -193,6 +193,20 @@ def test_packing_and_unpacking_restores_a_checkpoint(corpus, tmp_path, arch):
         unpack_run(tmp_path / "run.tbp", tmp_path / "back")
 
 
+@pytest.mark.parametrize("options", [{"embed": "int3"}, {"bits": 3.5}])
+def test_packing_compensates_the_table_and_says_what_it_gained(corpus, tmp_path, options):
+    train(settings(), corpus, tmp_path / "run")
+    packed = pack_run(tmp_path / "run", tmp_path / "run.tbp", **options)
+    assert packed.nearest is not None
+    assert packed.gained == packed.nearest.bpb - packed.after.bpb
+    plain = pack_run(tmp_path / "run", tmp_path / "plain.tbp", rounding="nearest", **options)
+    assert plain.after.bpb == pytest.approx(packed.nearest.bpb, abs=1e-6)
+    assert plain.nearest is None
+    finer = pack_run(tmp_path / "run", tmp_path / "finer.tbp", embed="fp16")
+    assert finer.bytes > packed.bytes
+    assert unpack_run(tmp_path / "run.tbp", tmp_path / "back") > 10
+
+
 def test_metrics_are_one_json_object_per_line(corpus, tmp_path):
     train(settings(), corpus, tmp_path / "run")
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():

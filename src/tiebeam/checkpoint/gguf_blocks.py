@@ -5,6 +5,8 @@ words, by shift and mask, into an array of bytes; the bytes are converted to flo
 The work is done in pieces that stay in the cache. NumPy releases the interpreter lock inside each step, so that
 several threads can dequantise different rows at the same time (decode/numpy/load_weights.py does).
 
+The IQ types are look-ups: for each index the table has eight weights as the bytes of one word.
+
 Every decoder takes `raw` [n, bytes per block] and fills `out` [n, weights per block]. The multiplications are done in
 the order of the reference, so that rounding is the same. bench/dequantize.py measures the speed.
 """
@@ -190,16 +192,48 @@ def _q6_k(raw: Bytes, out: Floats) -> None:
     _scale(out, codes.view(np.int8), _halves(raw, 208) * _field(raw, 192, 208).view(np.int8).astype(np.float32))
 
 
+def _grid(name: str) -> NDArray[np.int8]:  # [entries, 8 or 4]
+    """The table of weights of a type, from the gguf package."""
+    from gguf import quants
+
+    kind = getattr(quants, name)
+    kind.init_grid()
+    return np.ascontiguousarray(np.asarray(kind.grid).reshape(kind.grid_shape).astype(np.int8))
+
+
+@cache
+def _sign_words(bits: int) -> NDArray[np.uint64]:  # [2**bits]
+    """For 7 bits (the eighth is their parity) or 8 bits of signs, 0xFF in each byte of a word that is negative."""
+    from gguf.quants import IQ2_XXS
+
+    codes = np.frombuffer(IQ2_XXS.ksigns, np.uint8) if bits == 7 else np.arange(256, dtype=np.uint8)
+    negative = np.unpackbits(codes[:, None], axis=1, bitorder="little") * np.uint8(255)
+    return negative.view(np.uint64)[:, 0]
+
+
+@cache
+def _grid_words(name: str) -> NDArray[Any]:  # [entries] uint64 or uint32
+    grid = _grid(name)
+    return grid.view(np.uint64 if grid.shape[1] == 8 else np.uint32)[:, 0]
+
+
+def _signed(words: NDArray[np.uint64], signs: NDArray[np.uint64]) -> NDArray[np.int8]:
+    """Eight weights per word, negated where the byte of `signs` is 0xFF: -x = (x ^ 0xFF) + 1, and no weight is 0."""
+    codes = (words ^ signs).view(np.int8)
+    codes -= signs.view(np.int8)
+    return codes
+
+
 @cache
 def _iq2_xxs_values() -> NDArray[np.uint64]:  # [128 * 256]
     """For 7 bits of signs and 8 bits of grid index, the eight weights as int8 in one word."""
-    from gguf.quants import IQ2_XXS
+    return _signed(np.tile(_grid_words("IQ2_XXS"), 128), np.repeat(_sign_words(7), 256)).view(np.uint64)
 
-    IQ2_XXS.init_grid()  # type: ignore[no-untyped-call]
-    grid = np.asarray(IQ2_XXS.grid).reshape(256, 8).astype(np.int8)
-    signs = np.unpackbits(np.frombuffer(IQ2_XXS.ksigns, np.uint8)[:, None], axis=1, bitorder="little")
-    values = grid * (1 - 2 * signs.astype(np.int8))[:, None]  # [128, 256, 8]
-    return np.ascontiguousarray(values).view(np.uint64).reshape(-1)
+
+@cache
+def _iq2_xs_values() -> NDArray[np.uint64]:  # [65536]
+    """For the 16 bits of eight weights (9 bits of grid index, 7 bits of signs), the weights as int8 in one word."""
+    return _signed(np.tile(_grid_words("IQ2_XS"), 128), np.repeat(_sign_words(7), 512)).view(np.uint64)
 
 
 def _iq2_xxs(raw: Bytes, out: Floats) -> None:
@@ -211,6 +245,44 @@ def _iq2_xxs(raw: Bytes, out: Floats) -> None:
     codes = _iq2_xxs_values().take(index, mode="clip").view(np.int8).reshape(n, 256)
     scales = np.float32(0.5) + (words[:, :, 1] >> np.uint32(28)).astype(np.float32)
     _scale(out, codes, _halves(raw, 0, 2) * scales * np.float32(0.25))
+
+
+def _quarters(packed: Bytes) -> Floats:  # [n, k] -> [n, 2k]
+    """Two scales of 4 bits per byte, as IQ2_XS and IQ2_S have them."""
+    nibbles = (packed[:, :, None] >> np.array([0, 4], np.uint8)) & 15
+    return np.float32(0.5) + nibbles.reshape(len(packed), -1).astype(np.float32)
+
+
+def _iq2_xs(raw: Bytes, out: Floats) -> None:
+    codes = _iq2_xs_values().take(_field(raw, 2, 66).view(np.uint16), mode="clip").view(np.int8)
+    _scale(out, codes, _halves(raw, 0, 2) * _quarters(_field(raw, 66)) * np.float32(0.25))
+
+
+def _iq2_s(raw: Bytes, out: Floats) -> None:
+    n = len(raw)
+    high = (_field(raw, 66, 74)[:, :, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
+    index = _field(raw, 2, 34).astype(np.uint16) | (high.reshape(n, 32).astype(np.uint16) << np.uint16(8))
+    codes = _signed(_grid_words("IQ2_S").take(index, mode="clip"), _sign_words(8)[_field(raw, 34, 66)])
+    _scale(out, codes, _halves(raw, 0, 2) * _quarters(_field(raw, 74)) * np.float32(0.25))
+
+
+def _iq3_xxs(raw: Bytes, out: Floats) -> None:
+    n = len(raw)
+    packed = _field(raw, 66).view(np.uint32)  # [n, 8]: 28 bits of signs and a scale
+    signs = ((packed[:, :, None] >> np.array([0, 7, 14, 21], np.uint32)) & 127).reshape(n, 32)
+    words = _grid_words("IQ3_XXS").take(_field(raw, 2, 66), mode="clip").view(np.uint64)  # two fours are eight
+    scales = np.float32(0.5) + (packed >> np.uint32(28)).astype(np.float32)
+    _scale(out, _signed(words, _sign_words(7)[signs]), _halves(raw, 0, 2) * scales * np.float32(0.5))
+
+
+def _iq3_s(raw: Bytes, out: Floats) -> None:
+    n = len(raw)
+    ninth = np.unpackbits(_field(raw, 66, 74), axis=1, bitorder="little").astype(np.uint16)  # [n, 64]
+    index = _field(raw, 2, 66) | (ninth << np.uint16(8))
+    words = _grid_words("IQ3_S").take(index, mode="clip").view(np.uint64)
+    nibbles = (_field(raw, 106)[:, :, None] >> np.array([0, 4], np.uint8)) & 15
+    scales = (1 + 2 * nibbles.reshape(n, 8)).astype(np.float32)
+    _scale(out, _signed(words, _sign_words(8)[_field(raw, 74, 106)]), _halves(raw, 0, 2) * scales)
 
 
 @cache
@@ -244,5 +316,7 @@ _DECODERS: dict[str, tuple[int, int, Callable[[Bytes, Floats], None]]] = {
     "Q4_0": (32, 18, _q4_0), "Q4_1": (32, 20, _q4_1), "Q5_0": (32, 22, _q5_0), "Q5_1": (32, 24, _q5_1),
     "Q8_0": (32, 34, _q8_0), "IQ4_NL": (32, 18, _iq4_nl),
     "Q2_K": (256, 84, _q2_k), "Q3_K": (256, 110, _q3_k), "Q4_K": (256, 144, _q4_k), "Q5_K": (256, 176, _q5_k),
-    "Q6_K": (256, 210, _q6_k), "IQ2_XXS": (256, 66, _iq2_xxs), "IQ4_XS": (256, 136, _iq4_xs),
+    "Q6_K": (256, 210, _q6_k), "IQ2_XXS": (256, 66, _iq2_xxs), "IQ2_XS": (256, 74, _iq2_xs),
+    "IQ2_S": (256, 82, _iq2_s), "IQ3_XXS": (256, 98, _iq3_xxs), "IQ3_S": (256, 110, _iq3_s),
+    "IQ4_XS": (256, 136, _iq4_xs),
 }  # fmt: skip

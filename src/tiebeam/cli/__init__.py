@@ -30,6 +30,8 @@ GROUPS = {
         "tie": "Use one matrix as embedding and LM head: exactly, or measured.",
         "untie": "Give the LM head its own tensor with the same numbers.",
         "extend": "Add tokens and rows to embedding, LM head and tokenizer.",
+        "trim": "Drop the rows of tokens that your text does not use.",
+        "quantize": "Measure what fewer bits cost at both ends; write a GGUF.",
         "merge": "Merge PEFT adapters into their base, tied or untied.",
     },
     "Run": {

@@ -18,7 +18,6 @@ from tiebeam.budget import (
     communication_volume,
     human,
     human_bytes,
-    kv_cache,
     logits_peak,
     parse_count,
     percent,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from tiebeam.checkpoint import Checkpoint
     from tiebeam.families.further_tables import FurtherTable
 
 
@@ -144,6 +144,7 @@ def _from_config(path: str) -> Plan:
     from tiebeam.checkpoint.json_files import read_json
     from tiebeam.families import count_from_config
     from tiebeam.families.further_tables import further_tables
+    from tiebeam.families.kv_cache import kv_cache_of
 
     file = Path(path)
     if file.is_dir():
@@ -161,7 +162,7 @@ def _from_config(path: str) -> Plan:
             f"the parameters of {path} (model_type {kind!r}) cannot be counted from its config alone; "
             "give --vocab, --dim and --trunk, or --model with the checkpoint"
         )
-    return Plan(price(count.vocab, count.dim, count.trunk), title, further=further, cache=_cache(config))
+    return Plan(price(count.vocab, count.dim, count.trunk), title, further=further, cache=kv_cache_of(config))
 
 
 def _sizes(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -174,21 +175,16 @@ def _sizes(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (vocab, dim) if vocab and dim else None
 
 
-def _cache(config: Mapping[str, Any] | None) -> KVCache | None:
-    """The KV cache of a family whose layers are known."""
+def _kv_cache(checkpoint: Checkpoint) -> KVCache | None:
+    """Of a checkpoint with a config, or of a GGUF, whose metadata says the same."""
+    from tiebeam.decode.numpy.runnable import model_config
     from tiebeam.errors import UnreadableInput
-    from tiebeam.families.config_fields import Fields
-    from tiebeam.families.registry import families
+    from tiebeam.families.kv_cache import kv_cache_of
 
-    kind = (config or {}).get("model_type")
-    family = families().get(kind) if isinstance(kind, str) else None
-    if config is None or family is None or family.spec is None:
-        return None
     try:
-        spec = family.spec(Fields(config, family.defaults))
+        return kv_cache_of(model_config(checkpoint)[0])
     except UnreadableInput:
         return None
-    return kv_cache(spec.kv_heads, spec.head_dim, [layer.window for layer in spec.layers])
 
 
 def _from_model(name: str) -> Plan:
@@ -232,7 +228,7 @@ def _from_checkpoint(source: str) -> Plan:
     stored = [t for t in report.vocabulary_tensors if t.is_table and len(t.shape) == 2]
     further = tuple(FurtherTable(t.kind, t.shape[0], t.shape[1]) for t in stored)
     title = f"{report.model} · {report.architecture or report.format}"
-    return Plan(budget, title, tied, remark, further=further, cache=_cache(checkpoint.config))
+    return Plan(budget, title, tied, remark, further=further, cache=_kv_cache(checkpoint))
 
 
 def _show(plan: Plan, console: Console) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tiebeam._visible import visible
 from tiebeam.cli import render
 from tiebeam.errors import BadRequest
 
@@ -56,6 +57,9 @@ def command(
     limit = parse_bytes(memory) if memory is not None else None
     models = ModelList(sources, root)
     page = "" if not sources else "models.html" if models.models() else "runs.html"
+    for where in models.empty():
+        hint = "" if root else f"; to list the models below it: tiebeam studio --root {where}"
+        render.echo(f"nothing found in {visible(where)}: it has no model and no run{hint}", err=True)
     browser = sys.stdout.isatty() and not no_open
     serve(
         models,

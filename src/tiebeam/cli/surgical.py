@@ -1,4 +1,4 @@
-"""Options, progress and reports that `tie`, `untie` and `extend` have in common."""
+"""Options, progress and reports that `tie`, `untie`, `extend` and `trim` have in common."""
 
 from __future__ import annotations
 
@@ -18,11 +18,19 @@ if TYPE_CHECKING:
     from tiebeam.surgery import Outcome, Plan
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_DONE = {"extend": "extended", "trim": "trimmed"}
 
 _DTYPE = click.option(
     "--dtype", type=click.Choice(["F32", "F16", "BF16"]), default="F32", show_default=True,
     help="GGUF to safetensors: dequantize the weights to this dtype.",
 )  # fmt: skip
+_RUNNING = [
+    click.option(
+        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
+        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
+    ),
+    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
+]  # fmt: skip
 _COMMON = [
     click.argument("source", metavar="SRC"),
     click.argument("target", metavar="DST", required=False),
@@ -34,11 +42,7 @@ _COMMON = [
         "common, so never edit one in place.",
     ),
     click.option("--no-proof", is_flag=True, help="Do not run both models to compare their logits."),
-    click.option(
-        "--engine", type=click.Choice(["auto", "numpy", "transformers"]), default="auto", show_default=True,
-        help="What runs the models: auto takes numpy where it knows the family, else transformers (extra [hf]).",
-    ),
-    click.option("--device", metavar="DEVICE", help="torch device of the transformers engine, such as cuda or mps."),
+    *_RUNNING,
     click.option("--embed", metavar="NAME", help="Name of the embedding tensor, if the architecture is unknown."),
     click.option("--head", metavar="NAME", help="Name of the LM head tensor to read or to write."),
     _DTYPE,
@@ -56,6 +60,11 @@ def common_options_of_one_format(function: Decorated) -> Decorated:
     return _decorated(function, [option for option in _COMMON if option is not _DTYPE])
 
 
+def running_options(function: Decorated) -> Decorated:
+    """--engine and --device."""
+    return _decorated(function, _RUNNING)
+
+
 def _decorated(function: Decorated, options: list[Any]) -> Decorated:
     for option in reversed(options):
         function = option(function)
@@ -71,7 +80,7 @@ def print_nothing_to_do(plan: Plan, as_json: bool, dry_run: bool) -> None:
     if as_json:
         render.emit_json({**plan.to_dict(), "dry_run": dry_run, "written": False})
         return
-    console, verb = render.console(), {"extend": "extended"}.get(plan.verb.split()[0], f"{plan.verb.split()[0]}d")
+    console, verb = render.console(), _DONE.get(plan.verb.split()[0], f"{plan.verb.split()[0]}d")
     console.print(render.styled((f"● {verb}", render.accent(verb == "tied")), "  ", plan.nothing_to_do))
     console.print("  nothing was written")
 
@@ -117,11 +126,12 @@ def print_outcome(outcome: Outcome, as_json: bool, measured: str = "") -> None:
 
 def _verified(outcome: Outcome) -> str:
     words = "every unchanged tensor, byte for byte"
-    if outcome.verb.startswith("extend"):
+    if outcome.verb.startswith(("extend", "trim")):
         words = "every unchanged tensor and row, byte for byte"
     if outcome.before.format == "gguf" and outcome.after.format != "gguf":
         words = "every tensor is there, dequantized"
     proof = outcome.proof
+    on = "tokens of text" if outcome.verb == "trim" else "probe tokens"
     if proof is None:
         return words
     if not proof.ran:
@@ -130,8 +140,8 @@ def _verified(outcome: Outcome) -> str:
         model = "the base with the adapter" + (" and one matrix" if outcome.measured else "")
         return f"{words}; logits within {proof.largest:.1e} (rounding) of {model} on {proof.tokens} probe tokens"
     if proof.largest == 0:
-        return f"{words}; logits equal to the bit on {proof.tokens} probe tokens"
-    return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} probe tokens"
+        return f"{words}; logits equal to the bit on {proof.tokens} {on}"
+    return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} {on}"
 
 
 def _changes(changes: Any) -> Iterator[Text]:

@@ -8,7 +8,7 @@ first is scored once. Sums are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,8 +65,32 @@ def perplexity(
     ids, nbytes = _tokens(engine, text)
     total = 0.0
     for h, targets in windows(engine, ids, context, stride):
-        total += sum(float(_nll(engine, h[rows], targets[rows]).sum()) for rows in _blocks(engine, len(h)))
+        total += sum(float(_nll(engine.unembed(h[at]), targets[at]).sum()) for at in _blocks(engine, len(h)))
     return _summary(total, len(ids) - 1, nbytes)
+
+
+def nats_among_rows(
+    engine: Engine, ids: Ids, rows: Ids, progress: Callable[[int], None] = lambda tokens: None
+) -> float:
+    """The loss over `ids` in nats, all tokens together, if the head had only the rows `rows`, which ascend.
+
+    `progress` is called with the number of tokens that each window has added.
+    """
+    from tiebeam.decode.engine import engine_name
+    from tiebeam.decode.numpy.vocab_tables import Table
+
+    head = engine
+    whole = engine_name(engine) != "numpy"  # a head of transformers may have a bias of the old size
+    if not whole:
+        head = engine.with_tables(engine.embed, Table(engine.head.lookup(rows)))
+    total = 0.0
+    for h, targets in windows(engine, ids):
+        right = np.searchsorted(rows, targets)
+        for at in _blocks(engine, len(h)):
+            logits = head.unembed(h[at])
+            total += float(_nll(logits[:, rows] if whole else logits, right[at]).sum())
+        progress(len(h))
+    return total
 
 
 def divergence(
@@ -134,9 +158,9 @@ def _blocks(engine: Engine, rows: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
-def _nll(engine: Engine, h: Array, targets: Ids) -> Array:  # [t, D], [t] -> [t]
-    logits = engine.unembed(h)  # [t, V]
-    right = logits[np.arange(len(h)), targets].astype(np.float64)
+def _nll(logits: Array, targets: Ids) -> Array:  # [t, V], [t] -> [t]
+    """Overwrites the logits."""
+    right = logits[np.arange(len(logits)), targets].astype(np.float64)
     top = np.maximum.reduce(logits, axis=1, keepdims=True)
     logits -= top
     np.exp(logits, out=logits)

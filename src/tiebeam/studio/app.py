@@ -23,11 +23,13 @@ from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.studio import pages
 from tiebeam.studio.answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
+from tiebeam.studio.jobs import Progress, job_events
 from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
 from tiebeam.studio.request_guard import RequestGuard
-from tiebeam.studio.request_parsing import generation_request, json_body, token_query
+from tiebeam.studio.request_parsing import generation_request, json_body, norm_query, token_query, what_if_request
+from tiebeam.studio.result_cache import ResultCache
 
 _MAX_FOLLOWED = 200
 _POLL_SECONDS = 0.5
@@ -52,6 +54,9 @@ def build(models: ModelList, port: int, memory: int | None = None) -> ASGIApp:
         "/api/models/{id}/direct": ("GET", studio.direct),
         "/api/models/{id}/neighbours": ("GET", studio.neighbours),
         "/api/models/{id}/spectrum": ("GET", studio.spectrum),
+        "/api/models/{id}/rows": ("GET", studio.rows),
+        "/api/models/{id}/load": ("POST", studio.load),
+        "/api/models/{id}/what-if": ("POST", studio.what_if),
         "/api/runs": ("GET", studio.runs),
         "/api/runs/{id}": ("GET", studio.run),
         "/api/events": ("GET", studio.events),
@@ -84,6 +89,8 @@ def _with_json_errors(handler: Callable[[Request], Awaitable[Response]]) -> Call
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = {404: f"no page or endpoint at {request.url.path[:200]}", 405: f"{request.method} is not supported here"}
+    if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
+        return Response(pages.not_found(request.url.path[:200]), 404, media_type="text/html; charset=utf-8")
     return JsonAnswer({"error": message.get(error.status_code, error.detail)}, error.status_code, headers=error.headers)
 
 
@@ -96,6 +103,7 @@ class _Studio:
     def __init__(self, listed: ModelList, memory: int | None) -> None:
         self.listed, self.opened = listed, OpenModels(memory)
         self.streams = StreamLimit()
+        self.results = ResultCache()
 
     async def description(self, request: Request) -> Response:
         return JsonAnswer(DESCRIPTION)
@@ -154,15 +162,56 @@ class _Studio:
         return await self._from_model(request, lambda model: {"tensors": model.tensors()})
 
     async def direct(self, request: Request) -> Response:
-        text, ids, k = token_query(request)
-        return await self._from_model(request, lambda model: model.direct(text, ids, k))
+        (text, ids, k), norm = token_query(request), norm_query(request)
+        return await self._from_model(request, lambda model: model.direct(text, ids, k, norm))
 
     async def neighbours(self, request: Request) -> Response:
         text, ids, k = token_query(request)
         return await self._from_model(request, lambda model: model.neighbours(text, ids, k))
 
     async def spectrum(self, request: Request) -> Response:
-        return await self._from_model(request, lambda model: model.spectrum)
+        norm = norm_query(request)
+        return await self._job(request, f"spectrum-{int(norm)}", lambda model, progress: model.spectrum(norm, progress))
+
+    async def rows(self, request: Request) -> Response:
+        from tiebeam.studio.token_rows import suspicious_rows
+
+        return await self._job(request, "rows", lambda model, progress: suspicious_rows(model))
+
+    async def load(self, request: Request) -> Response:
+        """Load the weights for generating, before they are needed."""
+
+        def work(model: OpenModel, progress: Progress) -> dict[str, Any]:
+            self.opened.weights.load(model, progress)
+            return self.opened.weights.to_dict()
+
+        return await self._job(request, None, work)
+
+    async def what_if(self, request: Request) -> Response:
+        """The cost of fewer rows or bits on the text in the body."""
+        from tiebeam.studio.what_if import measure
+
+        asked = what_if_request(await json_body(request))
+        return await self._job(request, None, lambda model, progress: measure(model, asked, progress))
+
+    async def _job(
+        self, request: Request, name: str | None, answer: Callable[[OpenModel, Progress], dict[str, Any]]
+    ) -> Response:
+        """An answer that takes long: server-sent events with progress if the client accepts them, else JSON. Under a
+        `name` the result is kept on disk."""
+        id = request.path_params["id"]
+
+        def work(progress: Progress) -> dict[str, Any]:
+            with self.opened.computing:
+                model = self._open(id)
+                if name is None:
+                    return answer(model, progress)
+                return self.results.get_or_compute(model.digest, name, lambda: answer(model, progress))
+
+        if "text/event-stream" not in request.headers.get("accept", ""):
+            return JsonAnswer(await run_in_threadpool(work, lambda stage, done, total: None))
+        await run_in_threadpool(self.listed.model, id)  # an unknown id is a 404, not an event
+        return EventStream(job_events(request, work), self.streams.reserve())
 
     async def runs(self, request: Request) -> Response:
         from tiebeam.studio.run_stream import comparison_verdict, summary

@@ -1,7 +1,8 @@
 """Generate tokens one by one, each with the logits it was sampled from and their factors.
 
 A logit is the dot product of the final hidden state with one row of the LM head: the norm of the hidden state times the
-norm of the row times the cosine between them. All three are sent, so that the page can show them.
+norm of the row times the cosine between them. It is also a sum over the layers: the direct path, and what each layer
+added. Both are sent, so that the page can show them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def _stream(
     weights: LoadedWeights, model: OpenModel, prompt: list[int], request: GenerationRequest, sampling: Sampling
 ) -> Iterator[dict[str, Any]]:
     """The weights are taken for one token at a time: a page that stops reading blocks no other page."""
+    from tiebeam.decode.numpy.layer_contributions import layer_contributions
+
     with weights.running(model) as decoder:
         tokenizer = decoder.tokenizer
         assert tokenizer is not None  # it encoded the prompt
@@ -56,19 +59,22 @@ def _stream(
         cache = decoder.cache(len(prompt) + request.new)
     del decoder
     stream, random = tokenizer.stream(prompt), sampling.generator()
-    new = prompt
+    new, states = prompt, list[Any]()
     yield {"prompt": [{"id": i, "text": model.token_text(i)} for i in prompt]}
     for count in range(request.new):
         with weights.running(model) as decoder:
-            h = decoder.forward(new, cache)[-1:]  # [1, D]
+            h = decoder.forward(new, cache, states)[-1:]  # [1, D]
             logits = decoder.unembed(h)[0, :vocab]  # [V]
             token = sampling.choose(logits, random)
-            top = _logit_factors(model, decoder, h[0], logits, request.top, token)
+            more = {
+                "top": _logit_factors(model, decoder, h[0], logits, request.top, token),
+                "layers": [float(part) for part in layer_contributions(decoder, states, token)],
+            }
         del decoder
         if token in tokenizer.stop_ids:
-            yield {"id": token, "text": "", "top": top, "end": True}
+            yield {"id": token, "text": "", "end": True, **more}
             break
-        yield {"id": token, "text": stream(token, last=count == request.new - 1), "top": top, "end": False}
+        yield {"id": token, "text": stream(token, last=count == request.new - 1), "end": False, **more}
         new = [token]
     yield {"done": True}
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam.budget import human_bytes
 from tiebeam.errors import BadRequest, TiebeamError
+from tiebeam.studio.jobs import Progress
 
 if TYPE_CHECKING:
     from tiebeam.decode import Decoder
@@ -40,7 +41,7 @@ class LoadedWeights:
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self._lock = threading.Lock()
 
-    def load(self, model: OpenModel) -> None:
+    def load(self, model: OpenModel, progress: Progress | None = None) -> None:
         """Load the weights of a model unless they are in memory, and drop others that exceed the limit with it."""
         from tiebeam.decode import Decoder
 
@@ -58,7 +59,7 @@ class LoadedWeights:
             self._loaded.pop(id, None)
             while self._loaded and (self.limit is None or self._total() + needed > self.limit):
                 self._loaded.popitem(last=False)
-            self._loaded[id] = _Loaded(model, Decoder.open(model.checkpoint), needed)
+            self._loaded[id] = _Loaded(model, Decoder.open(model.checkpoint, progress=progress), needed)
 
     @contextmanager
     def running(self, model: OpenModel) -> Iterator[Decoder]:

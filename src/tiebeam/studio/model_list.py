@@ -56,7 +56,11 @@ class ModelList:
 
     def models(self) -> list[Source]:
         """Named models first, then those below the root by name."""
-        found = {source.id: source for source in self._named() if not _only_runs(source.where)}
+        found = {
+            source.id: source
+            for source in self._named()
+            if not _only_runs(source.where) and not _nothing_in(source.where)
+        }
         for run in self.runs():  # a finished run is also a model
             if is_model(Path(run.where)):
                 found.setdefault(run.id, run)
@@ -64,6 +68,13 @@ class ModelList:
             source = self._source(str(path), named=False)
             found.setdefault(source.id, source)
         return list(found.values())[:_MAX_LISTED]
+
+    def empty(self) -> list[str]:
+        """Directories named on the command line, or the root, with no model and no run in them."""
+        found = [where for where in self.named if _nothing_in(where)]
+        if self.root and not any(True for _ in self._below(is_model)) and not any(True for _ in self._below(_is_run)):
+            found.append(str(self.root))
+        return found
 
     def comparisons(self) -> list[Path]:
         """Directories with a comparison report, above the runs."""
@@ -197,6 +208,11 @@ def _only_runs(where: str) -> bool:
     """Whether a directory has runs but no weights: a comparison, or a run that has not saved its model yet."""
     path = Path(where)
     return _kind(path) == "directory" and not is_model(path) and any(_find_directories(path, _is_run, depth=3))
+
+
+def _nothing_in(where: str) -> bool:
+    """Whether this is a directory with neither weights nor runs."""
+    return _kind(where) == "directory" and not is_model(Path(where)) and not _only_runs(where)
 
 
 def _find_directories(top: Path, wanted: Any, depth: int) -> Iterator[Path]:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.errors import BadRequest
-from tiebeam.studio.loaded_weights import LoadedWeights
+from tiebeam.errors import BadRequest, TiebeamError
+from tiebeam.studio.jobs import Progress
+from tiebeam.studio.loaded_weights import LoadedWeights, expanded_bytes
 from tiebeam.studio.model_list import Source
+from tiebeam.studio.result_cache import checkpoint_digest
+from tiebeam.studio.token_rows import token_norms
 
 if TYPE_CHECKING:
     from tiebeam.doctor import Diagnosis
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 _CACHED = 4  # headers, tokenizer and results of a model; its weights are in LoadedWeights
 _COMPUTING = 2  # answers computed at a time: each may need 200 MB
 MAX_TOKENS = 12
-_MAX_WORK = 3 * 10**12  # multiplications, in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +42,20 @@ class OpenModel:
 
     @cached_property
     def lens(self) -> Lens:
-        """The family's scales, but no final norm, so that a tied path is E.E^T times a factor."""
+        """The direct path as `tiebeam lens` defines it: the family's scales and the final norm."""
         from tiebeam.lens.direct_path import Lens
 
-        return Lens.open(self.checkpoint, norm=False)
+        return Lens.open(self.checkpoint)
+
+    def path(self, norm: bool, progress: Progress | None = None) -> Lens:
+        """The same over the same tables, without the final norm if `norm` is false; its results are freed with it."""
+        from tiebeam.lens.direct_path import Lens
+
+        return Lens(self.lens.tables, norm=norm and self.lens.norm, source=self.lens.source, progress=progress)
+
+    @cached_property
+    def digest(self) -> str:
+        return checkpoint_digest(self.checkpoint, self.source.where)
 
     @property
     def single_matrix(self) -> bool:
@@ -55,7 +67,27 @@ class OpenModel:
         tie, document = self.diagnosis.report.tie, self.diagnosis.to_dict()
         severities = {finding["severity"] for finding in document["findings"]}
         healthy = severities <= {"note"} if severities else tie.healthy
-        return {"id": self.source.id, "name": self.source.name, "meaning": tie.meaning, "healthy": healthy, **document}
+        return {
+            "id": self.source.id, "name": self.source.name, "where": self.source.where, "meaning": tie.meaning,
+            "healthy": healthy, "memory": self.serving_memory(), **document,
+        }  # fmt: skip
+
+    def serving_memory(self) -> dict[str, Any]:
+        """KV cache and logits of one token, where they are known, and the weights in float32."""
+        from tiebeam.budget import logits_peak
+        from tiebeam.decode.numpy.runnable import model_config
+        from tiebeam.families.kv_cache import kv_cache_of
+
+        try:
+            cache = kv_cache_of(model_config(self.checkpoint)[0])
+        except TiebeamError:
+            cache = None
+        embed = self.diagnosis.report.pair.embed or self.diagnosis.report.pair.head
+        return {
+            "kv_cache_per_token": cache.bytes_per_token if cache else None,
+            "logits_per_token": logits_peak(1, embed.rows) if embed else None,
+            "float32": expanded_bytes(self),
+        }
 
     def tensors(self) -> list[dict[str, Any]]:
         report = self.diagnosis.report
@@ -86,19 +118,22 @@ class OpenModel:
             return str(piece)
         return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
 
-    def direct(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
-        found = self.token_ids(text, ids)
-        path = self.lens.direct(found)
+    def direct(self, text: str | None, ids: list[int] | None, k: int, norm: bool = True) -> dict[str, Any]:
+        found, lens = self.token_ids(text, ids), self.path(norm)
+        path = lens.direct(found)
         tokens = [
             {"id": id, "text": self.token_text(id), "itself": float(path.matrix[n, n]), "top": self._with_text(top)}
-            for n, (id, top) in enumerate(zip(found, self.lens.continuations(found, k), strict=True))
+            for n, (id, top) in enumerate(zip(found, lens.continuations(found, k), strict=True))
         ]
         between = [[float(x) for x in row] for row in path.matrix]
-        return {"tied": self.single_matrix, "tokens": tokens, "between": between}
+        return {"tied": self.single_matrix, "norm": lens.norm, "tokens": tokens, "between": between}
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
         found = self.token_ids(text, ids)
-        tokens: list[dict[str, Any]] = [{"id": id, "text": self.token_text(id)} for id in found]
+        norms = token_norms(self, found)
+        tokens: list[dict[str, Any]] = [
+            {"id": id, "text": self.token_text(id), "norms": norm} for id, norm in zip(found, norms, strict=True)
+        ]
         for matrix in ("embed",) if self.single_matrix else ("embed", "head"):
             for token, near in zip(tokens, self.lens.neighbours(found, matrix, k), strict=True):
                 token[matrix] = self._with_text(near)
@@ -107,22 +142,11 @@ class OpenModel:
     def _with_text(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:
         return [{"id": id, "score": score, "text": self.token_text(id)} for id, score in scores]
 
-    @cached_property
-    def spectrum(self) -> dict[str, Any]:
+    def spectrum(self, norm: bool = True, progress: Progress | None = None) -> dict[str, Any]:
         """Singular values of the direct path, and how much of it a tied model cannot represent."""
-        embed = self.diagnosis.report.pair.embed or self.diagnosis.report.pair.head
-        if embed is not None and 4 * embed.rows * embed.dim**2 > _MAX_WORK:
-            raise BadRequest(
-                f"the spectrum of a {embed.rows:,} x {embed.dim:,} matrix takes minutes; "
-                f"run it in a terminal: tiebeam lens {self.source.where}"
-            )
-        from tiebeam.lens.direct_path import Lens
-
-        lens = Lens(
-            self.lens.tables, norm=False, source=self.lens.source
-        )  # its own, so that its Gram matrices are freed with it
+        lens = self.path(norm, progress)
         values = [float(x) for x in lens.spectrum]
-        return {"tied": self.single_matrix, "values": values, "energy": lens.energy.to_dict()}
+        return {"tied": self.single_matrix, "norm": lens.norm, "values": values, "energy": lens.energy.to_dict()}
 
 
 class OpenModels:

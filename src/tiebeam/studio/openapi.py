@@ -130,6 +130,11 @@ _TOKENS = (
     ),
     _query("k", "Number of results per token.", {"type": "integer", "minimum": 1, "maximum": 50, "default": 8}),
 )
+_NORM = _query(
+    "norm",
+    "1: with the final norm, as `tiebeam lens`; 0: without.",
+    {"type": "integer", "minimum": 0, "maximum": 1, "default": 1},
+)
 _SIZE = {"type": "string", "pattern": r"^[1-9][0-9]{0,8}[kM]?$", "examples": ["50257", "50k", "3.2B"]}
 _STREAM = {
     "type": "object",
@@ -138,6 +143,16 @@ _STREAM = {
     "x-stream": True,
 }
 
+_SCHEMAS["WhatIf"] = {
+    **_object(
+        {
+            "text": {"type": "string", "minLength": 2000, "maxLength": 8000},
+            "rows": {"type": ["integer", "null"], "minimum": 1},
+        },
+        optional=("rows",),
+    ),
+    "additionalProperties": False,
+}
 _SCHEMAS["Find"] = {**_object({"path": {"type": "string", "minLength": 1}}), "additionalProperties": False}
 
 DESCRIPTION: dict[str, Any] = {
@@ -184,13 +199,28 @@ DESCRIPTION: dict[str, Any] = {
             "get": _operation("All tensors.", _object({"tensors": _list({"type": "object"})}), _ID)
         },
         "/api/models/{id}/direct": {
-            "get": _operation("Direct-path logits: embedding times LM head.", _ref("Direct"), _ID, *_TOKENS)
+            "get": _operation("Direct-path logits: embedding times LM head.", _ref("Direct"), _ID, *_TOKENS, _NORM)
         },
         "/api/models/{id}/neighbours": {
             "get": _operation("Nearest rows of the embedding and the LM head.", _ref("Neighbours"), _ID, *_TOKENS)
         },
         "/api/models/{id}/spectrum": {
-            "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID)
+            "get": _operation("Singular values of the direct path.", _ref("Spectrum"), _ID, _NORM)
+        },
+        "/api/models/{id}/rows": {
+            "get": _operation(
+                "Rows that look untrained or unusual, by kind.",
+                _object({"matrices": _list({"type": "object"}), "skipped": _list(_TEXT)}), _ID,
+            )
+        },
+        "/api/models/{id}/what-if": {
+            "post": _operation(
+                "What fewer rows (`rows`) or fewer bits would cost on a text.",
+                _object({"commands": _list(_TEXT)}), _ID, body="WhatIf",
+            )
+        },
+        "/api/models/{id}/load": {
+            "post": _operation("Load the weights of a model for /api/generate.", {"type": "object"}, _ID)
         },
         "/api/runs": {
             "get": _operation(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tiebeam._fs import Kind, explaining, staging
 from tiebeam._version import __version__
+from tiebeam._visible import visible
 from tiebeam.errors import BadRequest
 
 STATIC = Path(__file__).parent / "static"
@@ -64,10 +65,11 @@ def files(live: bool) -> dict[str, bytes]:
     """All files of the site by name: for the server (`live`), or only the views that need no server."""
     views = [view for view in VIEWS if live or not view.live]
     built = {view.file: _page(view, views, live) for view in views}
-    skipped = {f"views/{view.name}.js" for view in VIEWS if view not in views} | {"page.html"}
+    skipped = {f"views/{view.name}.js" for view in VIEWS if view not in views} | {"page.html", "not_found.html"}
     for path in sorted(STATIC.rglob("*")):
         name = path.relative_to(STATIC).as_posix()
-        if path.is_file() and path.suffix in _TYPES and name not in skipped:
+        needless = name in skipped or (not live and name.startswith("model/"))
+        if path.is_file() and path.suffix in _TYPES and not needless:
             built[name] = path.read_bytes()
     built["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
     return built
@@ -102,6 +104,13 @@ def _page(view: View, views: list[View], live: bool) -> bytes:
     }.items():
         text = text.replace(mark, value)
     return text.encode()
+
+
+def not_found(path: str) -> bytes:
+    """The page for an address that does not exist: what was asked for, and the way back."""
+    views = "".join(f'<li><a href="/{view.file}">{view.title}</a>: {html.escape(view.about)}</li>' for view in VIEWS)
+    text = (STATIC / "not_found.html").read_text()
+    return text.replace("{{path}}", html.escape(visible(path))).replace("{{views}}", views).encode()
 
 
 def export(directory: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from tiebeam.errors import BadRequest
 from tiebeam.studio.generation import GenerationRequest
+from tiebeam.studio.what_if import WhatIf
 
 
 async def json_body(request: Request) -> dict[str, Any]:
@@ -38,6 +39,29 @@ def token_query(request: Request) -> tuple[str | None, list[int] | None, int]:
     if wrong is not None:
         raise BadRequest(f"ids has {wrong[:20]!r}; token ids are whole numbers such as 1,2,3")
     return None, [int(part) for part in parts], int(k)
+
+
+def norm_query(request: Request) -> bool:
+    """Whether the direct path includes the final norm, as in `tiebeam lens`; norm=0 is its --no-norm."""
+    norm = request.query_params.get("norm", "1")
+    if norm not in ("0", "1"):
+        raise BadRequest(f"norm is {norm[:20]!r}; use 1 or 0")
+    return norm == "1"
+
+
+def what_if_request(body: dict[str, Any]) -> WhatIf:
+    """Check the body of a what-if request: {"text": ..., "rows": N} or {"text": ...}."""
+    unknown = next((name for name in body if name not in ("text", "rows")), None)
+    if unknown is not None:
+        raise BadRequest(f"{unknown[:40]!r} is not a setting; the settings are text, rows")
+    text, rows = body.get("text"), body.get("rows")
+    if not isinstance(text, str):
+        raise BadRequest("text is required")
+    if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
+        raise BadRequest(f"rows is {json.dumps(rows)[:40]}; use a whole number above 0")
+    asked = WhatIf(text, rows)
+    asked.check()
+    return asked
 
 
 def generation_request(body: dict[str, Any]) -> GenerationRequest:

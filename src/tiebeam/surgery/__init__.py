@@ -12,6 +12,7 @@ from tiebeam.surgery.extend import extend, plan_extend, plan_repair
 from tiebeam.surgery.plan import Outcome, Plan, Progress
 from tiebeam.surgery.source import Source, open_source
 from tiebeam.surgery.tie import plan_keep, plan_tie, tie
+from tiebeam.surgery.trim import plan_trim, trim
 from tiebeam.surgery.untie import plan_untie, untie
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "plan_keep",
     "plan_repair",
     "plan_tie",
+    "plan_trim",
     "plan_untie",
     "tie",
+    "trim",
     "untie",
 ]

@@ -76,6 +76,7 @@ class Edit:
     drop_metadata   keys to remove from the metadata of the weight files
     files           weight file: new name; the same name where only an index is missing
     stale           names in the index that no file stores; the index is always written anew without them
+    leave           file beside the weights that is not copied: why
     """
 
     drop: frozenset[str] = frozenset()
@@ -90,6 +91,7 @@ class Edit:
     documents: Mapping[str, bytes] = field(default_factory=dict)
     gguf: Mapping[str, Any] = field(default_factory=dict)
     documented: Mapping[str, str] = field(default_factory=dict)
+    leave: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return any(getattr(self, part.name) for part in fields(self))
@@ -97,7 +99,7 @@ class Edit:
     def __or__(self, other: Edit) -> Edit:
         """Both edits; where they change the same tensor, they must agree."""
         both: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]]
-        names = ("rename", "copy", "config", "rewrite", "documents", "gguf", "documented")
+        names = ("rename", "copy", "config", "rewrite", "documents", "gguf", "documented", "leave")
         both = [(getattr(self, name), getattr(other, name)) for name in names]
         assert all(mine[key] == others[key] for mine, others in both for key in mine.keys() & others.keys())
         return Edit(
@@ -113,6 +115,7 @@ class Edit:
             {**self.documents, **other.documents},
             {**self.gguf, **other.gguf},
             {**self.documented, **other.documented},
+            {**self.leave, **other.leave},
         )
 
     def renaming(self, stored: Iterable[str], clean: Callable[[str], str]) -> Edit:
@@ -202,6 +205,7 @@ def describe(edit: Edit, before: Iterable[Shard], after: Iterable[Shard], config
     changes += [Change("metadata", f"- {key!r}, an alias that is no longer true") for key in sorted(edit.drop_metadata)]
     changes += [Change("metadata", _setting(key, value)) for key, value in edit.gguf.items()]
     changes += [Change(name, edit.documented.get(name, "is changed")) for name in edit.documents]
+    changes += [Change(name, f"is not copied: {why}") for name, why in edit.leave.items()]
     return changes
 
 
@@ -212,6 +216,9 @@ def _rewrites(new: Mapping[str, Entry], old: Mapping[str, Entry], file_of: Mappi
     for name, entry in new.items():
         if entry.shape != old[name].shape:
             what = f"{name} {entry.dtype} {list(old[name].shape)} -> {list(entry.shape)}"
+            changes.append(Change(file_of[name], what))
+        elif entry.dtype != old[name].dtype:
+            what = f"{name} {old[name].dtype} -> {entry.dtype} {list(entry.shape)}"
             changes.append(Change(file_of[name], what))
         else:
             same.setdefault(file_of[name], []).append(name)

@@ -206,7 +206,7 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
     files, layout = local_files(plan.checkpoint), plan.source.layout
     copies = []
     for name, path in others:
-        if name != "config.json" and name not in plan.edit.documents:
+        if name != "config.json" and name not in plan.edit.documents and name not in plan.edit.leave:
             (stage.path / name).parent.mkdir(parents=True, exist_ok=True)
             copies.append((path, stage.path / name))
     copy_files(copies)

@@ -6,7 +6,7 @@ passage that is part of this package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tiebeam.decode import Divergence
+    from tiebeam.decode import Divergence, Engine, Table
 
 _TEXT_LIMIT = 64 << 20
 MEASURED_TOKENS = 4096
@@ -83,17 +83,37 @@ def measure_keep(
     device: str | None = None,
 ) -> LossEffect:
     """The effect of using one matrix as embedding and head of an untied `pair`: `keep` is "embed", "head" or "mean"."""
-    on = "the text given" if text is not None else "a built-in passage"
     assert pair.embed
     assert pair.head
     embed, head = pair.embed.name, pair.head.name
+
+    def tables(model: Engine) -> tuple[Table, Table]:
+        from tiebeam.decode import Table
+
+        table = Table(_kept(checkpoint, embed, head, keep))
+        return table, table
+
+    return measure_tables(checkpoint, tables, text, embed=embed, head=head, engine=engine, device=device)
+
+
+def measure_tables(
+    checkpoint: Checkpoint,
+    tables: Callable[[Engine], tuple[Table, Table]],
+    text: str | None = None,
+    *,
+    embed: str | None = None,
+    head: str | None = None,
+    engine: str = "auto",
+    device: str | None = None,
+) -> LossEffect:
+    """The effect of another embedding and head, which `tables` makes; `embed` and `head` name the present ones."""
+    on = "the text given" if text is not None else "a built-in passage"
     try:
-        from tiebeam.decode import Table, divergence, open_engine
+        from tiebeam.decode import divergence, open_engine
 
         model = open_engine(checkpoint, embed=embed, head=head, engine=engine, device=device)
         tokens = model.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
-        table = Table(_kept(checkpoint, embed, head, keep))
-        return LossEffect(divergence(model, model.with_tables(table, table), tokens), on)
+        return LossEffect(divergence(model, model.with_tables(*tables(model)), tokens), on)
     except TiebeamError as error:
         return LossEffect(None, on, str(error))
 

@@ -11,7 +11,7 @@ from tiebeam.surgery.model_card import has_record
 from tiebeam.surgery.output_shards import companions
 from tiebeam.surgery.source import Source
 
-_WEIGHTS = re.compile(r"(model|tiebeam)(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index\.json")
+_WRITTEN = re.compile(r"(model|tiebeam)(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index\.json|id_map\.json")
 
 
 def own_output(source: Source) -> Kind:
@@ -20,7 +20,7 @@ def own_output(source: Source) -> Kind:
     """
 
     def owns(name: str) -> bool:
-        if _WEIGHTS.fullmatch(name) or is_document(name):
+        if _WRITTEN.fullmatch(name) or is_document(name):
             return True
         return name in {shard.name for shard in source.layout.shards} | {
             kept for kept, _ in companions(source.checkpoint, set()).kept

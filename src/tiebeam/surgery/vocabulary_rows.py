@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 PER_LAYER_SIZE = "vocab_size_per_layer_input"
 _SPANS = 4096  # more runs of rows than this are copied through memory, not as spans of the file
+_WINDOW = 4 << 20  # bytes of a table in memory at a time
+_PASSES = 16  # at most so many times through a table
 _INPUT = re.compile(r"emb|wte|shared")
 
 
@@ -72,8 +74,11 @@ class VocabularyTable:
         return () if self.role == "bias" else self.entry.shape[1:]
 
 
-def vocabulary_tables(source: Source) -> tuple[VocabularyTable, ...]:
-    """Every tensor whose rows are tokens, the embedding first. Refuses a layout in which rows cannot be changed."""
+def vocabulary_tables(source: Source, converting: bool = False) -> tuple[VocabularyTable, ...]:
+    """Every tensor whose rows are tokens, the embedding first. Refuses a layout in which rows cannot be changed.
+
+    `converting`: the rows of a GGUF may also be changed while it is converted to a Hugging Face directory.
+    """
     report, rows = source.report, source.report.vocabulary.rows
     model = source.checkpoint.source
     if rows is None:
@@ -82,7 +87,8 @@ def vocabulary_tables(source: Source) -> tuple[VocabularyTable, ...]:
         raise BadRequest(f"{model} is a draft model, which scores the tokens of its target; change the target")
     if is_joint(source.checkpoint):
         raise BadRequest(f"{model} has a joint tie (one table and two maps); change its rows before joint=True")
-    if source.converted and source.checkpoint.format == "gguf":
+    from_gguf = source.converted and source.checkpoint.format == "gguf"
+    if from_gguf and not converting:
         raise BadRequest(
             f"the rows of a GGUF are changed in a GGUF: name a target that ends in .gguf, or convert {model} to a "
             "directory first (tiebeam tie, or tiebeam untie)"
@@ -100,9 +106,10 @@ def vocabulary_tables(source: Source) -> tuple[VocabularyTable, ...]:
             raise BadRequest(
                 f"{tensor.name} is packed ({method or tensor.kind}); change the rows before the model is quantized"
             )
-        table = VocabularyTable(
-            tensor.name, tensor.name, role, tensor.shape[-1 if role == "bias" else 0], entries[tensor.name]
-        )
+        name = {EMBEDDING: source.embed, HEAD: source.head}.get(tensor.kind) if from_gguf else tensor.name
+        if name is None:
+            raise BadRequest(f"{tensor.name} is not converted; name a target that ends in .gguf")
+        table = VocabularyTable(name, tensor.name, role, tensor.shape[-1 if role == "bias" else 0], entries[name])
         if table.rows != rows and role != "per-layer":
             raise BadRequest(
                 f"{tensor.name} has {table.rows:,} rows and the embedding has {rows:,}; rows can be changed only where "
@@ -171,7 +178,49 @@ def _entry(table: VocabularyTable, ids: NDArray[np.int64], values: NDArray[np.fl
     raw = dtypes.encode(old.dtype, values) if len(values) else b""
     per_row = old.nbytes // table.rows
     assert per_row * table.rows == old.nbytes
-    return replace(old, shape=shape, content=_content(old.content, list(_runs(ids)), raw, per_row))
+    runs = list(_runs(ids))
+    passes = 1 + int((ids[1:] < ids[:-1]).sum())
+    if ids.min() >= 0 and passes <= _PASSES and not (isinstance(old.content, Span) and len(runs) <= _SPANS):
+        content: Content = Made(size * per_row, lambda: _chosen_rows(old.content, ids, per_row))
+    else:
+        content = _content(old.content, runs, raw, per_row)
+    return replace(old, shape=shape, content=content)
+
+
+def _chosen_rows(old: Content, ids: NDArray[np.int64], per_row: int) -> Iterator[bytes]:
+    """The bytes of the rows `ids`, which ascend but for a few steps back; the table is read in windows."""
+    import numpy as np
+
+    back = np.flatnonzero(ids[1:] < ids[:-1]) + 1
+    for part in np.split(ids, back):
+        for first, window in row_windows(old, per_row):  # window [r, per_row]
+            begin, end = np.searchsorted(part, [first, first + len(window)])
+            if end > begin:
+                yield window[part[begin:end] - first].tobytes()
+            if end == len(part):
+                break
+
+
+def row_windows(old: Content, per_row: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """(first row, the bytes of some rows), through the whole table."""
+    import numpy as np
+
+    size, first = max(1, _WINDOW // per_row) * per_row, 0
+    if isinstance(old, Span):
+        with open(old.path, "rb") as handle:
+            handle.seek(old.begin)
+            for at in range(0, old.nbytes, size):
+                window = np.frombuffer(handle.read(min(size, old.nbytes - at)), np.uint8)
+                yield at // per_row, window.reshape(-1, per_row)
+        return
+    assert isinstance(old, Made)
+    rest = b""
+    for block in old.blocks():
+        rest += bytes(block)
+        whole = len(rest) // per_row * per_row
+        if whole:
+            yield first, np.frombuffer(rest[:whole], np.uint8).reshape(-1, per_row)
+            first, rest = first + whole // per_row, rest[whole:]
 
 
 def _runs(ids: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

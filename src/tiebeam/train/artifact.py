@@ -2,10 +2,12 @@
 
 Each row of a matrix becomes integers and one fp16 scale. The largest values are clipped at a quantile, so that one
 outlier does not cost the whole row its precision. The vocabulary matrices have their own precision, because rounding a
-tied embedding affects both input and output. Small tensors stay fp16 and vectors fp32.
+tied embedding affects both input and output; table_rounding.py chooses their codes. Small tensors stay fp16 and
+vectors fp32. Codes take a byte each whatever their bits: the compression of the body makes fewer bits smaller.
 
-Layout: 8 bytes of magic, a 64-bit header length, a JSON header, one compressed body with the tensors one after the
-other. Nothing is pickled. `unpack_artifact.py` reads it.
+Layout: 8 bytes of magic with the version, a 64-bit header length, a JSON header, one compressed body with the tensors
+one after the other. Nothing is pickled. `unpack_artifact.py` reads it. Version 2 has the precisions int5 to int3, and
+"mixed" for a table whose rows have different numbers of bits; a file without them is version 1, as before.
 """
 
 from __future__ import annotations
@@ -21,10 +23,15 @@ from numpy.typing import NDArray
 
 from tiebeam.errors import BadRequest
 from tiebeam.limits import MAX_ARTIFACT_HEADER
+from tiebeam.surgery.quantize.precisions import Precision
+from tiebeam.surgery.quantize.rounding import Rounded, round_nearest
 
 MAGIC = b"TIEBEAM\x01"
+MAGIC_2 = b"TIEBEAM\x02"
 CLIP_QUANTILE = 0.9999984
-PRECISIONS = {"int8": 127, "int7": 63, "int6": 31, "fp16": 0, "fp32": 0}
+PRECISIONS = {"int8": 127, "int7": 63, "int6": 31, "fp16": 0, "fp32": 0, "int5": 15, "int4": 7, "int3": 3, "mixed": 127}
+IN_VERSION_2 = frozenset({"int5", "int4", "int3", "mixed"})
+BITS = {name: (limit + 1).bit_length() for name, limit in PRECISIONS.items() if limit and name != "mixed"}
 _SMALL = 65_536  # below this a matrix is not worth quantizing
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -50,7 +57,12 @@ def choose(name: str, tensor: NDArray[np.float32], tables: frozenset[str], weigh
 
 
 def pack(
-    tensors: Arrays, files: Mapping[str, str], tables: frozenset[str], weights: str = "int8", embed: str = "int8"
+    tensors: Arrays,
+    files: Mapping[str, str],
+    tables: frozenset[str],
+    weights: str = "int8",
+    embed: str = "int8",
+    rounded: Mapping[str, Rounded] | None = None,
 ) -> bytes:
     """The bytes of an artifact.
 
@@ -60,6 +72,7 @@ def pack(
         tables: names of the vocabulary matrices.
         weights: precision of the other matrices.
         embed: precision of the vocabulary matrices.
+        rounded: codes and scales of the vocabulary matrices, where they are not to be rounded to nearest here.
     """
     for precision in (weights, embed):
         if precision not in PRECISIONS:
@@ -71,7 +84,7 @@ def pack(
         if not np.isfinite(tensor).all():
             raise BadRequest(f"{name} has values that are not finite; the model diverged and cannot be packed")
         if PRECISIONS[precision]:
-            codes, scale = quantize(tensor, PRECISIONS[precision])
+            codes, scale = _codes(name, tensor, precision, tables, rounded or {})
             raw = scale.astype("<f2").tobytes() + codes.tobytes()
         else:
             raw = tensor.astype("<f2" if precision == "fp16" else "<f4").tobytes()
@@ -87,7 +100,17 @@ def pack(
             f"config, tokenizer and model card take {len(header):,} bytes, which exceeds the limit of "
             f"{MAX_ARTIFACT_HEADER:,}; train with a smaller tokenizer"
         )
-    return MAGIC + struct.pack("<Q", len(header)) + header + body
+    newer = any(entry["precision"] in IN_VERSION_2 for entry in entries)
+    return (MAGIC_2 if newer else MAGIC) + struct.pack("<Q", len(header)) + header + body
+
+
+def _codes(
+    name: str, tensor: NDArray[np.float32], precision: str, tables: frozenset[str], rounded: Mapping[str, Rounded]
+) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    if name not in tables:
+        return quantize(tensor, PRECISIONS[precision])
+    found = rounded.get(name) or round_nearest(tensor, Precision(BITS[precision]))
+    return found.codes, found.scales[:, 0].astype(np.float16)
 
 
 def stored_size(precision: str, shape: tuple[int, ...]) -> int:

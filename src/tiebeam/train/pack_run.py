@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tiebeam._fs import Kind, check_target, explaining, reading, staging
-from tiebeam.errors import UnreadableInput
-from tiebeam.train.artifact import MAGIC, pack
+from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.train.artifact import BITS, MAGIC, MAGIC_2, PRECISIONS, pack
 from tiebeam.train.evaluation import evaluate
 from tiebeam.train.result import Evaluation
 from tiebeam.train.run_directory import MODEL, RunDirectory
+from tiebeam.train.table_rounding import FEWEST_BITS, MOST_BITS, round_tables, text_statistics
 from tiebeam.train.unpack_artifact import open_artifact, unpack
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 16_000_000
 _FILES = ("config.json", "tokenizer.json", "README.md")
-ARTIFACT = Kind("an artifact of tiebeam pack", lambda path: path.is_file() and _head(path, 8) == MAGIC)
+ARTIFACT = Kind("an artifact of tiebeam pack", lambda path: path.is_file() and _head(path, 8) in (MAGIC, MAGIC_2))
 UNPACKED = Kind(
     "a checkpoint of tiebeam unpack",
     lambda path: (path / MODEL).is_file() and b"library_name: tiebeam" in _head(path / "README.md", 4096),
@@ -34,7 +35,8 @@ UNPACKED = Kind(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A packed run: its size, and the held-out loss before and after."""
+    """A packed run: its size, and the held-out loss before and after. `nearest`: the loss if the vocabulary matrices
+    are rounded to nearest; None if they are, or are not rounded. `bits`: of a code in them, on average."""
 
     path: str
     bytes: int
@@ -42,6 +44,13 @@ class Packed:
     params: int
     before: Evaluation
     after: Evaluation
+    nearest: Evaluation | None = None
+    bits: float | None = None
+
+    @property
+    def gained(self) -> float | None:
+        """Bits per byte that error compensation saves over rounding to nearest; below 0 if it costs."""
+        return None if self.nearest is None else self.nearest.bpb - self.after.bpb
 
     @property
     def lost(self) -> float:
@@ -62,6 +71,9 @@ class Packed:
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "lost_bpb": self.lost,
+            "nearest": self.nearest.to_dict() if self.nearest else None,
+            "gained_bpb": self.gained,
+            "embed_bits": self.bits,
         }
 
 
@@ -87,7 +99,8 @@ def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
 
 def pack_run(
     path: str | os.PathLike[str], target: Path, *, weights: str = "int8", embed: str = "fp16",
-    limit: int = DEFAULT_LIMIT, before: Evaluation | None = None, force: bool = False,
+    bits: float | None = None, rounding: str = "compensated", limit: int = DEFAULT_LIMIT,
+    before: Evaluation | None = None, force: bool = False,
 ) -> Packed:  # fmt: skip
     """Pack a run's model into the file `target`, read it back, and evaluate both on the held-out split.
 
@@ -95,13 +108,23 @@ def pack_run(
         path: a finished run directory.
         target: the artifact to write.
         weights: precision of the matrices: "int8", "int7", "int6", "fp16" or "fp32".
-        embed: precision of the embedding and the head.
+        embed: precision of the embedding and the head: the same, or "int5", "int4", "int3".
+        bits: in place of `embed`, bits per row of the embedding and the head, on average; frequent tokens get more.
+        rounding: "compensated" chooses the head's codes so that the logits change least, or "nearest".
         limit: the size in bytes that `Packed.fits` compares with.
         before: the evaluation of the unpacked model, if it is already known.
         force: replace the artifact at `target`.
     """
     import torch
 
+    if rounding not in ("compensated", "nearest"):
+        raise BadRequest(f'rounding must be "compensated" or "nearest", not {rounding!r}')
+    if bits is not None and not FEWEST_BITS <= bits <= MOST_BITS:
+        raise BadRequest(f"bits={bits:g} must be between {FEWEST_BITS} and {MOST_BITS}")
+    for precision in (weights, embed):
+        if precision not in PRECISIONS or precision == "mixed":
+            known = ", ".join(name for name in PRECISIONS if name != "mixed")
+            raise BadRequest(f"precision {precision!r} is not supported; use one of {known}")
     check_target(Path(path), target, force, ARTIFACT)
     model, corpus = open_run(path)
     before = before or evaluate(model, corpus)
@@ -109,14 +132,33 @@ def pack_run(
     tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
     with reading(Path(path)):
         files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
-    raw = pack(state, files, tables, weights, embed)
+    integer = bits if bits is not None else BITS.get(embed)
+    nearest = None
+    if integer is None:
+        raw = pack(state, files, tables, weights, embed)
+    else:
+        embed = "mixed" if bits is not None and not float(bits).is_integer() else f"int{int(integer)}"
+        arrays, statistics = {name: state[name] for name in sorted(tables)}, text_statistics(model, corpus)
+        choices = ("nearest", "compensated") if rounding == "compensated" else ("nearest",)
+        packed = {
+            choice: pack(state, files, tables, weights, embed,
+                         round_tables(arrays, integer, statistics, choice == "compensated"))
+            for choice in choices
+        }  # fmt: skip
+        raw = packed[rounding]
     with explaining(target), staging(target, force) as stage:
         made = stage.path / "artifact"
-        made.write_bytes(raw)
-        model.load_state_dict({name: torch.from_numpy(np.array(t)) for name, t in unpack(made).tensors.items()})
-        after = evaluate(model, corpus)
+
+        def measured(artifact: bytes) -> Evaluation:
+            made.write_bytes(artifact)
+            model.load_state_dict({name: torch.from_numpy(np.array(t)) for name, t in unpack(made).tensors.items()})
+            return evaluate(model, corpus)
+
+        if integer is not None and rounding == "compensated":
+            nearest = measured(packed["nearest"])
+        after = measured(raw)
         stage.commit("artifact")
-    return Packed(str(target), len(raw), limit, model.size, before, after)
+    return Packed(str(target), len(raw), limit, model.size, before, after, nearest, integer)
 
 
 def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:

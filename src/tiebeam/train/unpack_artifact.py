@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -34,7 +34,7 @@ from tiebeam.limits import (
     MAX_ZEROS_IN_ARTIFACT,
     MAX_ZSTD_WINDOW,
 )
-from tiebeam.train.artifact import MAGIC, PRECISIONS, stored_size
+from tiebeam.train.artifact import IN_VERSION_2, MAGIC, MAGIC_2, PRECISIONS, stored_size
 
 _BLOCK = 1 << 20
 
@@ -102,7 +102,7 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
         with open(where, "rb") as handle:
             total = os.fstat(handle.fileno()).st_size
             start = handle.read(16)
-            if len(start) < 16 or not start.startswith(MAGIC):
+            if len(start) < 16 or not start.startswith((MAGIC, MAGIC_2)):
                 raise UnreadableInput(f"{where} is not an artifact of `tiebeam pack`: its magic bytes are wrong")
             (length,) = struct.unpack_from("<Q", start, 8)
             if length > min(MAX_ARTIFACT_HEADER, total - 16):
@@ -115,7 +115,8 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
         raise UnreadableInput(f"{where} cannot be read: {error.strerror or error}") from None
     header = parse_json(raw, f"the header of {where}")
     try:
-        tensors = _tensors(header.get("tensors"), header.get("size"), total - 16 - length)
+        known = PRECISIONS.keys() - (frozenset() if start.startswith(MAGIC_2) else IN_VERSION_2)
+        tensors = _tensors(header.get("tensors"), header.get("size"), total - 16 - length, known)
         files, compression = header.get("files"), header.get("compression")
         if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
             raise ValueError("its files are not texts by name")
@@ -126,7 +127,7 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
     return Artifact(where, tensors, files, compression, 16 + length)
 
 
-def _tensors(entries: object, size: object, compressed: int) -> tuple[PackedTensor, ...]:
+def _tensors(entries: object, size: object, compressed: int, known: Set[str]) -> tuple[PackedTensor, ...]:
     """The entries, checked to fill a body of `size` bytes in order, and that size to be plausible."""
     if not isinstance(entries, list) or type(size) is not int or not 0 <= size <= MAX_ARTIFACT_BODY:
         raise ValueError(f"it has no list of tensors, or the size {size!r} exceeds the limit of {MAX_ARTIFACT_BODY:,}")
@@ -137,7 +138,7 @@ def _tensors(entries: object, size: object, compressed: int) -> tuple[PackedTens
         )
     tensors, at = [], 0
     for entry in entries:
-        tensor = _tensor(entry)
+        tensor = _tensor(entry, known)
         end = at + stored_size(tensor.precision, tensor.shape)
         if entry.get("range") != [at, end]:
             raise ValueError(f"{tensor.name!r} is not at bytes {at:,} to {end:,}, where its shape puts it")
@@ -151,11 +152,11 @@ def _tensors(entries: object, size: object, compressed: int) -> tuple[PackedTens
     return tuple(tensors)
 
 
-def _tensor(entry: Any) -> PackedTensor:
+def _tensor(entry: Any, known: Set[str]) -> PackedTensor:
     name, shape, precision = (entry.get(k) if isinstance(entry, dict) else None for k in ("name", "shape", "precision"))
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or name == "__metadata__":
         raise ValueError("a tensor has no usable name")
-    if not isinstance(precision, str) or precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in known:
         raise ValueError(f"{name!r} has an unknown precision")
     if (
         not isinstance(shape, list)

@@ -113,12 +113,22 @@ class Block:
         return self.o(mixed)
 
 
-def run(blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache) -> Array:  # [T, D] -> [T, D]
-    """All blocks over T new positions, which are added to the cache."""
+def run(
+    blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache, states: list[Array] | None = None
+) -> Array:  # [T, D] -> [T, D]
+    """All blocks over T new positions, which are added to the cache. `states` gets the residual stream at the last
+    position: before the first block, and after each one."""
     masks: dict[int | None, Array | None] = {}
+
+    def note(x: Array) -> None:
+        if states is not None:
+            states.append(x[-1].copy())
+
+    note(x)
     if skip_weights is None:
         for i, block in enumerate(blocks):
             x = block(x, i, cache, masks)
+            note(x)
     else:  # parameter-golf: the second half adds the outputs of the first half, in reverse order
         first, half = x, len(blocks) // 2
         skips: list[Array] = []
@@ -129,6 +139,7 @@ def run(blocks: list[Block], skip_weights: Array | None, x: Array, cache: Cache)
             x = block(block.resid_mix[0] * x + block.resid_mix[1] * first, i, cache, masks)
             if i < half:
                 skips.append(x)
+            note(x)
     cache.length += len(x)
     return x
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,8 +75,10 @@ class Decoder(EngineBase):
         embed: str | None = None,
         head: str | None = None,
         dtype: str = "float32",
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> Decoder:
-        """Open a model to run it. `embed` and `head` name the tensors where they cannot be found.
+        """Open a model to run it. `embed` and `head` name the tensors where they cannot be found. `progress` is told
+        how many layers are loaded; what it raises ends the loading.
 
         `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16.
         """
@@ -92,7 +94,11 @@ class Decoder(EngineBase):
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
             opening = readers.submit(open_tables, weights, spec, names, config, embed, head)
-            blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
+            blocks = []
+            for block in readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))):
+                blocks.append(block)
+                if progress:
+                    progress("loading layers", len(blocks), len(spec.layers))
             tables = opening.result()
         final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(
@@ -129,8 +135,11 @@ class Decoder(EngineBase):
         """An empty KV cache for `capacity` positions (by default, the whole context)."""
         return Cache(self.spec, self.spec.context if capacity is None else capacity, self.dtype)
 
-    def forward(self, tokens: Tokens, cache: Cache) -> Array:  # [T] -> [T, D]
-        """Run new tokens after those in the cache; the final hidden states, after the final norm."""
+    def forward(self, tokens: Tokens, cache: Cache, states: list[Array] | None = None) -> Array:  # [T] -> [T, D]
+        """Run new tokens after those in the cache; the final hidden states, after the final norm.
+
+        `states` is replaced by the residual stream at the last position, [D] each: after the embedding, and after
+        every layer."""
         ids = self.check(tokens)
         if cache.length + len(ids) > cache.capacity:
             raise BadRequest(
@@ -142,7 +151,9 @@ class Decoder(EngineBase):
         with np.errstate(all="ignore"):  # an overflow shows in the result and is explained then
             for start in range(0, len(ids), chunk):
                 x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
-                parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
+                if states is not None:
+                    states.clear()  # of the last chunk only
+                parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache, states)))
         h = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if not np.isfinite(h).all():
             self._explain_nan()

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiebeam.checkpoint import Checkpoint
-from tiebeam.checkpoint.dtypes import BITS, FLOATS
+from tiebeam.checkpoint import Checkpoint, gguf_blocks
+from tiebeam.checkpoint.dtypes import BITS, FLOATS, row_range
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.decode.numpy.ops import Array
 from tiebeam.errors import BadRequest, UnreadableInput
@@ -162,11 +162,20 @@ class Weights:
                 step = rows  # such a tensor can only be read at once
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
-                out[top + start : top + stop] = self.read_rows(info.name, start, stop)
+                self._read_into(out[top + start : top + stop], info.name, start, stop)
             if order is not None:
                 out[top : top + rows] = out[top : top + rows][order]
             top += rows
         return out
+
+    def _read_into(self, out: Array, name: str, start: int, stop: int) -> None:  # [stop - start, ...]
+        """`read_rows` in place: GGUF blocks are dequantised straight to where they stay."""
+        info = self.checkpoint.tensors[name]
+        if self.dtype != np.float32 or self._round or info.strides or not gguf_blocks.can_dequantize(info.dtype):
+            out[:] = self.read_rows(name, start, stop)
+            return
+        raw = self.checkpoint.read_bytes(name, *row_range(info.dtype, info.shape, start, stop))
+        gguf_blocks.dequantize(info.dtype, raw, out)
 
     def _transposed(self, name: str) -> Array:  # stored [in, out] -> [out, in], in a new array
         rows, columns = self.checkpoint.tensors[name].shape

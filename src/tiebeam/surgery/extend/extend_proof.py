@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WARN_ABOVE = 0.01
 _TEXT_TOKENS = 256
-_MORE_TEXT = (
+MORE_TEXT = (
     "def f(x):\n\treturn x**2  # 3.14\n\n  naïve café, 漢字 🙂 — “quotes”, <tag attr='1'>&amp;</tag> ABC def 0123456789"
 )
 
@@ -38,7 +38,7 @@ def tokenizer_problem(after: Tokenizer, tokens: Sequence[NewToken], before: Toke
             return f"{token.text!r} decodes to {back!r}"
     if before is None:
         return None
-    for text in (*built_in_passage().splitlines(), *_MORE_TEXT.splitlines()):
+    for text in (*built_in_passage().splitlines(), *MORE_TEXT.splitlines()):
         if any(token.text in text for token in tokens):
             continue
         if after.encode(text) != before.encode(text):

@@ -17,10 +17,10 @@ from tiebeam.surgery.extend.initial_rows import Init, NewRow, initial_rows, read
 from tiebeam.surgery.extend.peft_lines import peft_lines
 from tiebeam.surgery.extend.requested_tokens import CHAT, check_tokens
 from tiebeam.surgery.output_shards import is_directory
-from tiebeam.surgery.pair_edits import drop_followers, drop_head
 from tiebeam.surgery.plan import Plan
 from tiebeam.surgery.source import Source
-from tiebeam.surgery.vocabulary_rows import VocabularyTable, plan_rows, vocabulary_tables
+from tiebeam.surgery.tables_to_change import tables_to_change
+from tiebeam.surgery.vocabulary_rows import VocabularyTable, plan_rows
 from tiebeam.tokenizer import Tokenizer, open_tokenizer
 from tiebeam.tokenizer.add_tokens import (
     NewToken,
@@ -64,7 +64,7 @@ def plan_extend(
 
     how = read_init(init)
     texts = check_tokens(tokens)
-    tables, once = _stored_once(source, _checked_tables(source))
+    tables, once = tables_to_change(source)
     old = source.report.vocabulary.rows or 0
     tokenizer = _tokenizer(source)
     request = _request(source, texts, special, chat, rows, pad_to_multiple_of, tokenizer)
@@ -105,7 +105,7 @@ def plan_repair(source: Source, *, init: str = "mean", engine: str = "auto", dev
     import numpy as np
 
     how = read_init(init)
-    tables, once = _stored_once(source, _checked_tables(source))
+    tables, once = tables_to_change(source)
     vocabulary = source.report.vocabulary
     count, texts = vocabulary.rows or 0, vocabulary.tokens
     tokenizer = _tokenizer(source)
@@ -147,31 +147,6 @@ def _broken_rows(source: Source, table: VocabularyTable) -> dict[int, str]:
     """row: why it needs a repair, in the order of the rows."""
     _, kinds = classify_rows(source.checkpoint, table.stored, source.report.vocabulary.tokenizer_ids)
     return dict(sorted((row, kind) for kind in UNTRAINED for row in kinds.get(kind, ())))
-
-
-def _checked_tables(source: Source) -> tuple[VocabularyTable, ...]:
-    report = source.report
-    if report.tie in (Tie.TORN, Tie.HEADLESS, Tie.SWAPPED):
-        raise BadRequest(
-            f"{report.model} is {report.tie}: its files and its config disagree about the head; repair that first: "
-            f"tiebeam doctor {report.model}"
-        )
-    tables, vocabulary = vocabulary_tables(source), report.vocabulary
-    declared = vocabulary.vocab_size
-    if declared is not None and declared != vocabulary.rows:
-        raise BadRequest(
-            f"vocab_size is {declared:,} and the table has {vocabulary.rows or 0:,} rows; repair that first: "
-            f"tiebeam doctor {report.model} --fix --out DST"
-        )
-    return tables
-
-
-def _stored_once(source: Source, tables: tuple[VocabularyTable, ...]) -> tuple[tuple[VocabularyTable, ...], Edit]:
-    """The tables without second names of one storage (a PyTorch file of a tied model), and the edit that drops them."""
-    if source.head is None or not source.report.pair.one_storage:
-        return tables, Edit()
-    edit = drop_head(source) | drop_followers(source)
-    return tuple(table for table in tables if table.name not in edit.drop), edit
 
 
 def _tokenizer(source: Source) -> Tokenizer | None:

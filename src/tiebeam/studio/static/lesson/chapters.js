@@ -1,9 +1,16 @@
-// Chapters of the lesson. A chapter with `figure` and `steps` is scroll-synced; `play` is an interactive figure.
-import { scatter, shareBars } from "../lib/charts.js";
-import { h, media, prose, scroller, tieWord } from "../lib/dom.js";
-import { grouped, human, percent } from "../lib/numbers.js";
-import { bigrams, explorer, fitting, logits, lookup, spectrum, stream } from "./figures.js";
+// Chapters of the lesson. A chapter with `figure` and `steps` is scroll-synced; `play` and `second` are interactive
+// figures; `custom` makes the rest. A text is a string, or a function that makes a node (a formula).
+import { bigrams, spectrum } from "./figures/bigrams.js";
+import { explorer } from "./figures/explorer.js";
+import { fitting } from "./figures/fitting.js";
+import { logits } from "./figures/logits.js";
+import { lookup } from "./figures/lookup.js";
+import { realTokens } from "./figures/real_tokens.js";
+import { stream } from "./figures/stream.js";
+import { logitFormula, lookupFormula, partsFormula, savingFormula, semidefiniteFormula, softmaxFormula, streamFormula, symmetryFormula } from "./formulas.js";
+import { choosing, pricing, purposes, sources, who } from "./panels.js";
 import { check } from "./questions.js";
+import { QUIZ } from "./quiz.js";
 
 export const chapters = ({ models, bands }) => [
   {
@@ -12,7 +19,7 @@ export const chapters = ({ models, bands }) => [
     figure: lookup,
     steps: [
       { title: "A vocabulary is a numbered list", text: ["A model sees token ids, not words: *New* is 0, *York* is 1. The simplest vector for “word 1” has zeros everywhere and a single one: a *one-hot* vector.", "Select a word to see its vector. (Real tokens are parts of words; here each word is one token.)"] },
-      { title: "One-hot times a matrix picks a row", text: ["The *embedding* E has one row per word. A one-hot vector times E multiplies every row by zero except one. The result is that row.", "Edit any number of E; the figure is recomputed."] },
+      { title: "One-hot times a matrix picks a row", text: ["The *embedding* E has one row per word. A one-hot vector times E multiplies every row by zero except one. The result is that row.", lookupFormula, "Edit any number of E; the figure is recomputed."] },
       { title: "So it is a lookup", text: ["The product is always a row, so programs just read that row. The embedding is a lookup table of V × D numbers: vocabulary times width.", "The LM head has the same shape."] },
     ],
   },
@@ -21,17 +28,23 @@ export const chapters = ({ models, bands }) => [
     title: "The LM head: a dot product per word",
     figure: logits,
     steps: [
-      { title: "A logit for every word", text: ["After all layers the model has one hidden state h of width D and needs a probability for each next word. The *LM head* W takes the dot product of h with one row per word. These scores are the *logits*.", "A logit is large when h points in the direction of the word’s row."] },
-      { title: "Logits become probabilities", text: ["*Softmax* takes e to the power of each logit and divides by the sum. Only differences between logits matter: adding 5 to all of them changes nothing."] },
+      { title: "A logit for every word", text: ["After all layers the model has one hidden state h of width D and needs a probability for each next word. The *LM head* W takes the dot product of h with one row per word. These scores are the *logits*.", logitFormula, "A logit is large when h points in the direction of the word’s row."] },
+      { title: "Logits become probabilities", text: ["*Softmax* takes e to the power of each logit and divides by the sum. Only differences between logits matter: adding 5 to all of them changes nothing.", softmaxFormula] },
       { title: "The same shape again", text: ["One row of width D per word: the LM head W is V × D, exactly like E. So they can be the same matrix. Then the model is *tied*; with two matrices it is *untied*.", "The rest of this page is about that choice."] },
     ],
+  },
+  {
+    id: "purposes",
+    title: "Two matrices, two purposes",
+    intro: ["The shapes are equal; the jobs are not. A row of the embedding is read by the layers above it. A row of the LM head is compared with what the layers produce."],
+    custom: purposes,
   },
   {
     id: "stream",
     title: "The direct path",
     figure: stream,
     steps: [
-      { title: "Layers add, they do not replace", text: ["The *residual stream* starts as the word’s row of E, and each attention and MLP block adds a vector to it. The LM head takes the dot product with the sum, so every logit is a sum of parts."] },
+      { title: "Layers add, they do not replace", text: ["The *residual stream* starts as the word’s row of E, and each attention and MLP block adds a vector to it. The LM head takes the dot product with the sum, so every logit is a sum of parts.", streamFormula, partsFormula] },
       { title: "One part is always there", text: ["The first part is the embedding, directly to the LM head: `E·Wᵀ`. It sees one word and scores the next: a *bigram* model in the weights. A model without layers has nothing else.", "What can it represent if W is E?"] },
     ],
     ask: { id: "direct", ask: "With tied weights and no layers, which word gets a high logit after *York*?", right: 1,
@@ -53,7 +66,7 @@ export const chapters = ({ models, bands }) => [
   {
     id: "symmetry",
     title: "E·Eᵀ is always symmetric",
-    intro: ["If W is E, the logit of *b* after *a* is row a times row b. The logit of *a* after *b* is row b times row a: the same number. Try to change that."],
+    intro: ["If W is E, the logit of *b* after *a* is row a times row b. The logit of *a* after *b* is row b times row a: the same number.", symmetryFormula, "Try to change that."],
     ask: { id: "symmetry", ask: "Can you choose E so that *New → York* is high and *York → New* is low, with the direct path E·Eᵀ?", right: 2,
       answers: [
         ["Yes, with enough columns", "More columns do not help: row a times row b equals row b times row a at every width."],
@@ -63,6 +76,7 @@ export const chapters = ({ models, bands }) => [
     play: explorer,
     after: [
       "Symmetry is not the main constraint. Look at the other two checks above: with E·Eᵀ *the logit of a word after itself is never negative*, and *no eigenvalue is negative*, whatever you type. E·Eᵀ is *positive semidefinite*: for any vector x, xᵀE·Eᵀx is the squared norm of Eᵀx.",
+      semidefiniteFormula,
       "Select `E·diag(1,−1)·Eᵀ`: it is still symmetric, but has negative eigenvalues, and a word can have a negative logit after itself. In real text most words almost never follow themselves.",
     ],
     second: spectrum,
@@ -88,9 +102,19 @@ export const chapters = ({ models, bands }) => [
     ],
   },
   {
+    id: "real",
+    title: "The same on real tokens",
+    intro: [
+      "So far the words were toys. These are the same products on a few dozen tokens of real models: a tied one, an untied one, and a pair trained on the same text with and without tying.",
+      "Without the final norm the tied path is E·Eᵀ, symmetric and positive semidefinite, in every model of any size. With the norm, each row of E is rescaled first, and the numbers are no longer symmetric.",
+    ],
+    play: realTokens,
+    close: ["Compare *New → York* with *York → New*. In the tied model both are the same number before the norm; its layers must learn the direction. The untied model may store it in the two matrices."],
+  },
+  {
     id: "price",
     title: "Parameter count",
-    intro: ["Tying saves exactly one matrix of vocabulary × width."],
+    intro: ["Tying saves exactly one matrix of vocabulary × width.", savingFormula],
     custom: () => pricing(models),
   },
   {
@@ -100,68 +124,21 @@ export const chapters = ({ models, bands }) => [
     custom: () => who(models, bands),
   },
   {
+    id: "choose",
+    title: "To tie or not to tie",
+    intro: ["What decides, in one table."],
+    custom: choosing,
+  },
+  {
     id: "check",
     title: "Quiz",
     intro: ["Six questions, with an explanation for every answer."],
-    custom: () => check(questions),
+    custom: () => check(QUIZ),
   },
-];
-
-function pricing(models) {
-  const by = (slug) => models.find((model) => model.slug === slug);
-  const [tiny, gpt2, phi] = ["tinyllama-1.1b", "gpt-2-small", "phi-4-mini"].map(by);
-  const size = (model) => `${grouped(model.vocab)} × ${grouped(model.dim)} = ${grouped(model.matrix)}`;
-  const rows = [
-    ["Tying halves the parameter count.", `It saves one matrix. ${phi.name}: ${human(phi.trunk)} non-embedding + ${human(phi.matrix)} embedding = ${human(phi.tied_total)} tied, ${human(phi.untied_total)} untied: ${percent(phi.head_share)}.`],
-    [`${tiny.name.split(" ")[0]} would save over 300 million.`, `${size(tiny)}. From ${grouped(tiny.untied_total)} to ${grouped(tiny.tied_total)}.`],
-    ["GPT-2 small saves about 50 million.", `${size(gpt2)}.`],
-    ["Tying a trained untied model does not change its behaviour.", "It destroys the model. Measured on a 1.1B model, nats on WikiText-2: 3.403 as trained; 11.15 with W := E; 10.00 with E := W. A joint factorization of rank d, weighted by token frequency, keeps 3.440."],
-    ["parameter-golf initializes its tied embedding with a standard deviation of 0.02.", "Its own defaults are `tied_embed_init_std` 0.005 and `tied_embed_lr` 0.05."],
-    ["Llama 3 is untied.", `The large ones are. ${models.filter((m) => m.slug.startsWith("llama-3") && m.tied).map((m) => m.name).join(" and ")} are tied.`],
-    ["Set `head.weight = embed.weight` and you are done.", "In memory, yes. If the config does not declare it, the next save and load undoes it. `tiebeam doctor` detects that."],
-  ];
-  return h("div", { class: "stack-wide play" },
-    h("section", { class: "panel" }, h("h3", null, `${phi.name}, to scale`), h("div", { class: "play" }, shareBars(BigInt(phi.trunk), BigInt(phi.matrix)))),
-    h("section", { class: "panel" }, scroller("Claims and facts", h("table", { class: "data words" },
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Claim"), h("th", { scope: "col" }, "Fact"))),
-      h("tbody", null, rows.map(([claim, fact]) => h("tr", null, h("td", null, prose(claim)), h("td", null, prose(fact)))))))),
-    h("p", null, h("a", { class: "button", href: "calculator.html" }, "Try your own numbers in the calculator")));
-}
-
-function who(models, bands) {
-  const counted = [...bands].reverse();
-  return h("div", { class: "stack-wide play" },
-    h("section", { class: "panel" },
-      h("div", { class: "stack" }, counted.map((band) => h("div", { class: "band" },
-        h("span", null, h("strong", null, band.label), h("br"), h("span", { class: "quiet tiny" }, band.short)),
-        h("span", { class: "cells", "aria-hidden": "true" }, Array.from({ length: band.models }, (_, i) => h("i", { class: i < band.tied ? "" : "untied" })))))),
-      h("ul", { class: "legend" }, h("li", null, tieWord(true)), h("li", null, tieWord(false)))),
-    h("section", { class: "panel" }, scatter(models, { narrow: media("(max-width: 640px)").matches })));
-}
-
-const questions = [
-  { id: "saves", ask: "A model has a vocabulary of 50,257 and a width of 768. What does tying save?", right: 1, answers: [
-    ["Half of its parameters", "Only half of the vocabulary matrices. The non-embedding parameters do not change."],
-    ["50,257 × 768 = 38,597,376 parameters", "One matrix, exactly. That is GPT-2 small."],
-    ["About 50 million", "This number is often repeated; the product is 38.6 million."] ] },
-  { id: "psd", ask: "Which of these can E·Eᵀ not be, at any width?", right: 2, answers: [
-    ["Zero for some pairs of words", "It can: orthogonal rows."],
-    ["Larger than 1", "It can: long rows."],
-    ["Negative for a word after itself", "A row times itself is a squared norm. This follows from E·Eᵀ being positive semidefinite."] ] },
-  { id: "worst", ask: "Which limits a tied direct path more: symmetry or positive semidefiniteness?", right: 1, answers: [
-    ["Symmetry", "It is the better known one, but on real text the antisymmetric part is about a sixth of the energy."],
-    ["Positive semidefiniteness", "Most of the symmetric part’s energy is in negative eigenvalues; without them 80% is missed at rank 64, compared with 25% for symmetry alone."],
-    ["They are the same constraint", "`E·diag(±1)·Eᵀ` is symmetric and not semidefinite, and its loss is clearly lower."] ] },
-  { id: "small", ask: "What is the cheapest way to recover most of the loss of a tied direct path?", right: 0, answers: [
-    ["A d × d map", "It costs d² parameters instead of V·d, and closes 83–98% of the gap."],
-    ["A wider embedding", "E·Eᵀ stays symmetric and semidefinite at every width."],
-    ["A second matrix", "That works, but costs V·d parameters."] ] },
-  { id: "convert", ask: "You have a trained untied model and set W := E. What happens?", right: 2, answers: [
-    ["Nothing: both are vocabulary matrices", "The two matrices were trained for different purposes, and the layers for those two matrices."],
-    ["The loss rises slightly", "Measured on a 1.1B model: 3.40 nats become 11.15. A uniform guess over its 32,000 tokens costs ln 32,000 = 10.37."],
-    ["The model is destroyed", "Tie before training, or factorize both matrices jointly and keep two small maps."] ] },
-  { id: "who", ask: "Which model is most likely tied?", right: 0, answers: [
-    ["500M parameters, vocabulary 150k", "A separate LM head would be a large share of it. Nearly all such models are tied."],
-    ["70B parameters, vocabulary 32k", "A separate LM head is well below 1% there; nearly all such models are untied."],
-    ["It does not depend on size", "It depends on the share of the LM head, which falls as models grow."] ] },
+  {
+    id: "sources",
+    title: "Sources",
+    intro: ["Where the claims and numbers of this page come from."],
+    custom: sources,
+  },
 ];

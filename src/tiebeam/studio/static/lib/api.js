@@ -20,7 +20,24 @@ export const catalog = () => (known ??= get("catalog.json"));
 
 // POST that returns server-sent events: calls on(name, data) for each event until the stream ends.
 export async function postStream(path, body, on, signal) {
-  const response = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+  await events(await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal }), on);
+}
+
+// Work of the server that takes long: progress({stage, done, total, seconds_left}) until the result is there.
+export async function job(path, progress, { method = "GET", body = null, signal } = {}) {
+  let result = null;
+  const sent = body === null ? {} : { body: JSON.stringify(body) };
+  const headers = { accept: "text/event-stream", ...(body === null ? {} : { "content-type": "application/json" }) };
+  await events(await fetch(path, { method, headers, signal, ...sent }), (name, data) => {
+    if (name === "progress") progress(data);
+    if (name === "error") throw new Error(visible(data.error));
+    if (name === "result") result = data;
+  });
+  if (result === null) throw new Error("the studio ended the work without a result");
+  return result;
+}
+
+async function events(response, on) {
   if (!response.ok) await answer(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -18,11 +18,36 @@ export function hbars(items, { low, high } = {}) {
     h("span", { class: "amount" }, item.label ?? item.value.toFixed(2)))));
 }
 
-// Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt.
-export function shareBars(trunk, matrix) {
+// Horizontal bars that are updated in place, so that they move: {element, update(items, {low, high})}.
+export function liveBars() {
+  const element = h("div", { class: "hbars" });
+  let rows = [];
+  function update(items, range) {
+    const next = hbars(items, range);
+    if (rows.length !== items.length) element.replaceChildren(...next.children);
+    else [...next.children].forEach((row, i) => copyRow(rows[i], row));
+    rows = [...element.children];
+  }
+  return { element, update };
+}
+
+function copyRow(old, row) {
+  old.className = row.className;
+  for (const part of ["name", "amount"]) old.querySelector(`.${part}`).textContent = row.querySelector(`.${part}`).textContent;
+  const [fill, wanted] = [old, row].map((node) => node.querySelector(".fill"));
+  fill.className = wanted.className;
+  for (const name of ["left", "width"]) fill.style.setProperty(name, wanted.style.getPropertyValue(name));
+  const [zero, moved] = [old, row].map((node) => node.querySelector(".zero"));
+  zero?.remove();
+  if (moved) old.querySelector(".track").prepend(moved);
+}
+
+// Tied and untied model as bars of one scale. trunk (non-embedding parameters) and matrix are BigInt. `own` marks the
+// bar of a model: true if it is tied.
+export function shareBars(trunk, matrix, own = null) {
   const whole = trunk + 2n * matrix;
   const width = (part) => ({ width: `${Number((part * 1_000_000n) / whole) / 10_000}%` });
-  const bar = (name, tied, parts, total) => h("div", { class: "stackbar" }, h("span", null, name),
+  const bar = (name, tied, parts, total) => h("div", { class: `stackbar${own === tied ? " own" : ""}` }, h("span", null, name, own === tied ? h("span", { class: "quiet tiny" }, " this model") : null),
     h("span", { class: "track", "aria-hidden": "true" }, parts), h("span", { class: "amount" }, human(total)));
   return h("div", { class: "bars" },
     bar("tied", true, [h("span", { class: "trunk", style: width(trunk) }), h("span", { class: "table", style: width(matrix) })], trunk + matrix),
@@ -43,8 +68,8 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
   const [low, high] = [Math.log10(Math.min(...totals, yours?.total ?? Infinity)) - 0.08, Math.log10(Math.max(...totals, yours?.total ?? 0)) + 0.08];
   const x = (total) => left + ((W - left - right) * (Math.log10(total) - low)) / (high - low);
   const y = (share) => H - bottom - (H - top - bottom) * Math.sqrt(share / 0.5); // spreads small shares
-  const chart = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img",
-    "aria-label": `${known.length} known models by size and by the share of the LM head; small models are tied, large ones are not. The table below has the numbers.` });
+  const chart = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0",
+    "aria-label": `${known.length} known models by size and by the share of the LM head; small models are tied, large ones are not. Arrow keys go from model to model${pick ? ", Enter takes one" : ""}.` });
   for (const share of [0.01, 0.05, 0.1, 0.2, 0.3, 0.5]) {
     chart.append(s("line", { class: "axis", x1: left, x2: W - right, y1: y(share), y2: y(share) }),
       s("text", { x: left - 8, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(100 * share)}%`));
@@ -56,16 +81,40 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
   }
   chart.append(s("text", { x: W - right, y: H - 6, "text-anchor": "end" }, narrow ? "size →" : "parameters, untied →"),
     s("text", { x: left, y: H - 6 }, narrow ? "↑ LM head share" : "↑ LM head, share of the model"));
-  const tip = h("p", { class: "tip quiet", "aria-live": "polite" }, "Point at a model to see its numbers", pick ? "; click it to use them." : ".");
-  const tell = (model) => tip.replaceChildren(h("strong", null, model.name), " · ", tieWord(model.tied), ` · ${percent(model.head_share)} of ${human(model.untied_total)} · ${grouped(model.vocab)} × ${grouped(model.dim)}`);
-  for (const model of known) {
-    const [cx, cy] = [x(model.untied_total), y(model.head_share)];
+  const tip = h("p", { class: "tip quiet", "aria-live": "polite" }, "Point near a model, or use the arrow keys, to see its numbers", pick ? "; click it to use them." : ".");
+  const ring = s("circle", { class: "near", r: 9, visibility: "hidden" });
+  const describe = (model) => tip.replaceChildren(h("strong", null, model.name), " · ", tieWord(model.tied), ` · ${percent(model.head_share)} of ${human(model.untied_total)} · ${grouped(model.vocab)} × ${grouped(model.dim)}`);
+  const places = known.map((model) => [model, x(model.untied_total), y(model.head_share)]).sort((a, b) => a[1] - b[1]);
+  for (const [model, cx, cy] of places) {
     const mark = model.tied ? s("circle", { cx, cy, r: narrow ? 4 : 5.5 }) : s("path", { d: diamond(cx, cy, narrow ? 4.8 : 6.5) });
     mark.setAttribute("class", `mark ${model.tied ? "tied" : "untied"}`);
-    mark.addEventListener("pointerenter", () => tell(model));
-    mark.addEventListener("click", () => { tell(model); pick?.(model); });
     chart.append(mark);
   }
+  chart.append(ring);
+  let at = -1;
+  const select = (i) => {
+    if (i === at) return;
+    at = i;
+    const [model, cx, cy] = places[i];
+    for (const [name, value] of [["cx", cx], ["cy", cy], ["visibility", "visible"]]) ring.setAttribute(name, value);
+    describe(model);
+  };
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    const [px, py] = [((event.clientX - box.left) * W) / box.width, ((event.clientY - box.top) * H) / box.height];
+    const far = places.map(([, cx, cy]) => Math.hypot(cx - px, cy - py));
+    const near = far.indexOf(Math.min(...far));
+    if (far[near] < 60) select(near);
+  });
+  chart.addEventListener("click", () => { if (at >= 0) pick?.(places[at][0]); });
+  chart.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    if (by) select((at + by + places.length) % places.length);
+    else if (event.key === "Enter" && at >= 0) pick?.(places[at][0]);
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // the lesson steps with the same keys
+  });
   if (yours) {
     const [cx, cy] = [x(yours.total), y(yours.share)];
     const flip = cx > W * 0.7;

@@ -34,7 +34,7 @@ export function prose(text) {
   });
 }
 
-export const paragraphs = (texts) => [texts].flat().map((text) => (typeof text === "string" ? h("p", null, prose(text)) : text));
+export const paragraphs = (texts) => [texts].flat().map((text) => (typeof text === "function" ? text() : typeof text === "string" ? h("p", null, prose(text)) : text));
 
 export const media = (query) => window.matchMedia(query);
 

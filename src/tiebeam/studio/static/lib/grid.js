@@ -2,9 +2,12 @@
 import { h, scroller } from "./dom.js";
 import { signed } from "./numbers.js";
 
+const written = (x) => String(+x.toFixed(2));
+
 // values: rows of numbers. options: caption, rows, columns (names), digits, scale (|value| of full colour),
 // edit(i, j, value), small (narrow cells, rotated names), blank (empty cell for 0), on(i, j), rowOn.
 export function grid(values, options = {}) {
+  let shown = values;
   const body = h("tbody");
   const table = h("table", { class: `grid${options.small ? " small turned" : ""}` });
   if (options.caption) table.append(h("caption", null, options.caption));
@@ -21,11 +24,13 @@ export function grid(values, options = {}) {
       if (options.edit) {
         const at = `${options.rows?.[i] ?? `row ${i + 1}`}, ${options.columns?.[j] ?? `column ${j + 1}`}`;
         cell.append(h("input", {
-          type: "number", step: "0.1", value: String(+x.toFixed(2)), "aria-label": `${options.name ?? "value"} of ${at}`,
+          type: "number", step: "0.1", value: written(x), "aria-label": `${options.name ?? "value"} of ${at}`,
           oninput: (event) => {
-            const value = Math.max(-99, Math.min(99, Number(event.target.value)));
-            if (Number.isFinite(value)) options.edit(i, j, value);
+            const typed = event.target.value; // "" while only a sign is typed
+            const value = Math.max(-99, Math.min(99, Number(typed)));
+            if (typed !== "" && Number.isFinite(value)) options.edit(i, j, value);
           },
+          onchange: (event) => { event.target.value = written(shown[i][j]); },
         }));
       }
       line.append(cell);
@@ -33,7 +38,9 @@ export function grid(values, options = {}) {
     });
   });
 
+  // An input that has the focus keeps what is typed in it.
   function update(next, more = {}) {
+    shown = next;
     const now = { ...options, ...more };
     const scale = now.scale ?? Math.max(1e-9, ...next.flat().map(Math.abs));
     next.forEach((row, i) => {
@@ -44,7 +51,7 @@ export function grid(values, options = {}) {
         cell.className = `${x > 0 ? "plus" : x < 0 ? "minus" : ""}${now.on?.(i, j) ? " on" : ""}`;
         cell.style.setProperty("--v", String(Math.min(1, Math.abs(x) / scale) * 52));
         if (cell.firstChild instanceof HTMLInputElement) {
-          if (document.activeElement !== cell.firstChild) cell.firstChild.value = String(+x.toFixed(2));
+          if (document.activeElement !== cell.firstChild) cell.firstChild.value = written(x);
         } else cell.textContent = now.blank && Math.abs(x) < (now.blank === true ? 1e-9 : now.blank) ? "" : now.format ? now.format(x) : signed(x, now.digits ?? 2);
       });
     });

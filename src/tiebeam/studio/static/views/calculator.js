@@ -28,11 +28,18 @@ export function numbers(vocab, dim, trunk) {
   return price(parseCount(vocab), parseCount(dim), trunk.trim() ? parseCount(trunk) : null);
 }
 
-export async function show(main) {
-  const { models, bands } = await catalog();
+// The numbers in the URL, or the default ones.
+function fromAddress() {
   const query = new URLSearchParams(location.search);
   const given = SIZES_ASKED.some(([name]) => query.has(name));
-  const state = Object.fromEntries(SIZES_ASKED.map(([name]) => [name, given ? query.get(name) ?? "" : START[name]]));
+  return Object.fromEntries(SIZES_ASKED.map(([name]) => [name, given ? query.get(name) ?? "" : START[name]]));
+}
+
+const address = (state) => `?${new URLSearchParams(Object.entries(state).filter(([, text]) => text.trim()).map(([name, text]) => [name, text.trim().replaceAll(",", "")]))}`;
+
+export async function show(main) {
+  const { models, bands } = await catalog();
+  const state = fromAddress();
   const preset = h("select", { id: "preset" },
     h("option", { value: "" }, "your own numbers"),
     [["tied", true], ["untied", false]].map(([word, tied]) => h("optgroup", { label: word },
@@ -73,8 +80,13 @@ export async function show(main) {
   });
   function take(model) {
     Object.assign(state, { vocab: String(model.vocab), dim: String(model.dim), trunk: String(model.trunk) });
+    if (location.search !== address(state)) history.pushState(null, "", address(state)); // Back undoes it
     draw(true);
   }
+  window.addEventListener("popstate", () => {
+    Object.assign(state, fromAddress());
+    draw(true);
+  });
   function change(name, text, typed) {
     state[name] = text;
     if (typed) typed.value = text;
@@ -102,8 +114,7 @@ export async function show(main) {
     }
     clearTimeout(timer);
     timer = setTimeout(() => {
-      const next = new URLSearchParams(Object.entries(state).filter(([, text]) => text.trim()).map(([name, text]) => [name, text.trim().replaceAll(",", "")]));
-      if (location.search !== `?${next}`) history.replaceState(null, "", `?${next}`);
+      if (location.search !== address(state)) history.replaceState(null, "", address(state));
     }, from ? 250 : 0);
     if (parsed.wrong) return;
     const budget = price(parsed.vocab, parsed.dim, parsed.trunk);
@@ -111,7 +122,9 @@ export async function show(main) {
     preset.value = model?.slug ?? "";
     out.replaceChildren(...answer(budget, bands, model));
     const yours = budget.head_share === null ? null : { share: budget.head_share, total: Number(budget.untied_total) };
+    const inChart = field.contains(document.activeElement);
     field.replaceChildren(scatter(models, { yours, pick: take, narrow: media("(max-width: 640px)").matches }));
+    if (inChart) field.querySelector("svg").focus();
     announcement.textContent = `Tying saves ${human(budget.matrix)} parameters${budget.head_share === null ? "" : `, ${percent(budget.head_share)} of the untied model`}.`;
   }
   draw(true);

@@ -1,11 +1,12 @@
-// Generate view: streamed text, and for each token its logits and their three factors.
-import { get, postStream } from "../lib/api.js";
+// Generate view: streamed text; for each token its probability, what every layer added to its logit, and the factors.
+import { get, job, postStream } from "../lib/api.js";
 import { freshId, h, scroller } from "../lib/dom.js";
 import { hbars } from "../lib/charts.js";
 import { visible } from "../lib/visible.js";
 import { humanBytes, percent, signed } from "../lib/numbers.js";
 
 const shown = (token) => (token.text ?? `#${token.id}`).replaceAll("\n", "⏎").replace(/^ | $/g, "␣");
+const MOST_LAYERS = 16; // bars; further layers are joined
 
 export async function show(main) {
   const { models } = await get("api/models");
@@ -36,6 +37,19 @@ export async function show(main) {
 
   await tellMemory();
 
+  // The weights are loaded while the prompt is typed.
+  let loading = null;
+  function load() {
+    if (loading?.model === model.value) return;
+    loading?.stop.abort();
+    const mine = (loading = { model: model.value, stop: new AbortController() });
+    job(`api/models/${model.value}/load`, ({ stage, done, total, seconds_left }) => {
+      if (loading === mine && total) held.textContent = `${stage}: ${done} of ${total}${seconds_left === null ? "" : `, about ${Math.max(1, Math.round(seconds_left))} s left`}`;
+    }, { method: "POST", signal: mine.stop.signal }).then(tellMemory, (error) => { if (loading === mine && error.name !== "AbortError") held.textContent = error.message; });
+  }
+  prompt.addEventListener("input", load);
+  model.addEventListener("change", load);
+
   // Opening another model drops the weights of this one, unless --memory allows both.
   async function tellMemory() {
     const { loaded } = (await get("api/status")).memory;
@@ -50,17 +64,19 @@ export async function show(main) {
     status.textContent = "Opening the model …";
     output.replaceChildren(h("span", { class: "prompt" }, prompt.value));
     let made = 0;
-    const began = performance.now();
+    let began = 0; // when the first token was there: opening and reading the prompt are no generation
     const body = { model: model.value, prompt: prompt.value, new: Number(amount.value), temperature: Number(temperature.value), ...(Number(temperature.value) > 0 ? { seed: Number(seed.value) } : {}) };
     try {
       await postStream("api/generate", body, (name, data) => {
         if (name === "error") throw new Error(visible(data.error));
         if (data.prompt || data.done) return;
         made++;
+        if (made === 1) began = performance.now();
         const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": data.end ? "end of text" : `token ${made}: ${shown(data)}`, onclick: () => explain(button, data) }, data.end ? "∎" : data.text || "·");
         output.append(button);
         explain(button, data);
-        status.textContent = `${made} tokens, ${((1000 * made) / (performance.now() - began)).toFixed(1)} per second`;
+        const rate = made > 1 ? `, ${((1000 * (made - 1)) / (performance.now() - began)).toFixed(1)} per second` : "";
+        status.textContent = `${made} tokens${rate}`;
       }, stopper.signal);
       status.textContent += ending(made);
     } catch (error) {
@@ -74,13 +90,30 @@ export async function show(main) {
   function explain(button, token) {
     for (const other of output.querySelectorAll("button[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-pressed", "true");
+    const chosen = token.top.find((one) => one.chosen);
     behind.replaceChildren(
-      h("p", null, "A logit is a dot product: norm of the hidden state × norm of the token’s row of the LM head × cosine between them."),
-      hbars(token.top.map((one) => ({ name: shown(one), value: one.logit, label: `${signed(one.logit)}  ${percent(one.probability)}`, on: one.chosen }))),
-      scroller("Factors of the logits", h("table", { class: "data" },
-        h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "probability"].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability))))))));
+      h("h3", null, "Probability of the next token"),
+      hbars(token.top.map((one) => ({ name: shown(one), value: one.probability, label: percent(one.probability), on: one.chosen })), { low: 0, high: 1 }),
+      h("h3", null, "What made this logit"),
+      h("p", { class: "note" }, `The logit of ${shown(chosen)} is ${signed(chosen.logit)}. The residual stream is a sum, so the logit is one too: the direct path from the embedding, and what each layer added.`),
+      hbars(layerBars(token.layers)),
+      h("details", null, h("summary", null, "Norms and cosines"), h("p", { class: "note" }, "A logit is a dot product: norm of the hidden state × norm of the token’s row of the LM head × cosine between them."),
+        scroller("Factors of the logits", h("table", { class: "data" },
+          h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "probability"].map((name) => h("th", { scope: "col" }, name)))),
+          h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability)))))))));
   }
 }
 
 const ending = (made) => (made ? "." : "No token was generated.");
+
+// The direct path, then layers; many layers are joined into groups of equal size.
+function layerBars([direct, ...layers]) {
+  const size = Math.ceil(layers.length / MOST_LAYERS);
+  const bars = [{ name: "direct path", value: direct, label: signed(direct) }];
+  for (let first = 0; first < layers.length; first += size) {
+    const group = layers.slice(first, first + size);
+    const value = group.reduce((a, b) => a + b, 0);
+    bars.push({ name: size === 1 ? `layer ${first + 1}` : `layers ${first + 1}–${first + group.length}`, value, label: signed(value) });
+  }
+  return bars;
+}
