@@ -18,6 +18,8 @@ from tiebeam._version import __version__
 from tiebeam.errors import BadRequest
 
 STATIC = Path(__file__).parent / "static"
+CURVES = STATIC.parent.parent / "compare" / "static"
+"""The charts that the pages and a comparison's report draw alike."""
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -69,6 +71,8 @@ def files(live: bool) -> dict[str, bytes]:
         name = path.relative_to(STATIC).as_posix()
         if path.is_file() and path.suffix in _TYPES and name not in skipped:
             built[name] = path.read_bytes()
+    for path in [*sorted(CURVES.glob("*curve*")), CURVES / "axes.js"] if live else ():
+        built[f"curves/{path.name}"] = path.read_bytes()
     built["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
     return built
 
