@@ -54,7 +54,8 @@ def answer_table(document: Mapping[str, Any]) -> str:
         )
     names = [escape(_title(colours, name)) for name in (first, second)]
     heads = ["Bits per byte", names[0], names[1], "difference", "95% interval", "", ""]
-    ends = f'<th class="forest-ends"><span>← {names[1]} better</span><span>{names[0]} better →</span></th>'
+    better = '<span class="roomy"> better</span>'
+    ends = f'<td><div class="forest-ends"><span>← {names[1]}{better}</span><span>{names[0]}{better} →</span></div></td>'
     found = table(heads, rows)
     found = found.replace("<td></td><td></td></tr></thead>", f'{ends}<td class="says"></td></tr></thead>')
     told = " ".join(document["verdict"]["sentences"])
@@ -110,11 +111,11 @@ def interval_mark(answer: Mapping[str, Any], span: float, colours: Mapping[str, 
 
 def _says(answer: Mapping[str, Any], colours: Mapping[str, tuple[str, str]]) -> str:
     if answer["includes_zero"]:
-        return "includes 0: no clear difference"
+        return "includes 0"
     if answer["winner"] is None:
-        return "excludes 0, but too small to call"
+        return "excludes 0, too small to call"
     title, colour = colours.get(answer["winner"], (answer["winner"], _GREY))
-    return f"excludes 0: {dot(colour)}{escape(title)} is better"
+    return f"excludes 0: {dot(colour)}{escape(title)} better"
 
 
 def _basis(answers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -66,7 +66,9 @@ def files(live: bool) -> dict[str, bytes]:
     """All files of the site by name: for the server (`live`), or only the views that need no server."""
     views = [view for view in VIEWS if live or not view.live]
     built = {view.file: _page(view, views, live) for view in views}
-    skipped = {f"views/{view.name}.js" for view in VIEWS if view not in views} | {"page.html"}
+    skipped = {f"views/{view.name}{end}" for view in VIEWS if view not in views for end in (".js", ".css")} | {
+        "page.html"
+    }
     for path in sorted(STATIC.rglob("*")):
         name = path.relative_to(STATIC).as_posix()
         if path.is_file() and path.suffix in _TYPES and name not in skipped:

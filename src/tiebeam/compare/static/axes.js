@@ -38,13 +38,18 @@ export function ticks(low, high, about, whole = false) {
   return found;
 }
 
-// On a logarithmic axis: powers of ten with their 2 and 5, or round numbers where the range is small.
+// On a logarithmic axis: as many of 1, 2, 3, 5 of each power of ten as there is room for, or round numbers if the range is small.
 function logTicks(low, high, about) {
   if (high / low < 8) return ticks(low, high, about).filter((t) => t > 0);
-  const found = [];
-  for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++) for (const m of high / low < 1e3 ? [1, 2, 5] : [1]) found.push(m * 10 ** p);
-  const inside = found.filter((t) => t >= low * 0.999 && t <= high * 1.001);
-  return inside.filter((_, i) => i % Math.ceil(inside.length / Math.max(2, about)) === 0);
+  const all = (digits) => {
+    const found = [];
+    for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++) for (const m of digits) found.push(+(m * 10 ** p).toPrecision(3));
+    return found.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+  };
+  const fits = [[1, 2, 3, 5], [1, 2, 5], [1, 3], [1]].map(all).find((found) => found.length <= about + 2);
+  if (fits) return fits;
+  const powers = all([1]);
+  return powers.filter((_, i) => i % Math.ceil(powers.length / about) === 0);
 }
 
 // A scale from values to pixels. `values` are all that must fit; `pad` is the fraction of free space at both ends.

@@ -83,9 +83,10 @@ function nearest(points, at, x) {
 
 export class Chart {
   // `label` names the values, `digits` are their decimals; `smooth`: the smoothing of the view applies; `zero`: a line at
-  // 0; `axes`: names in AXES that this chart can have; `log` overrides the view's logarithmic scale.
-  constructor({ title, label, view = new View(), axes = ["step", "seconds", "tokens"], digits = 4, smooth = false, zero = false, log = null, height = 260, text = null }) {
-    Object.assign(this, { title, label, view, axes, digits, smooth, zero, log, height, series: [], at: null });
+  // 0; `axes`: names in AXES that this chart can have; `log` overrides the view's logarithmic scale; `text` writes a value
+  // and `tick` writes one beside the axis.
+  constructor({ title, label, view = new View(), axes = ["step", "seconds", "tokens"], digits = 4, smooth = false, zero = false, log = null, height = 260, text = null, tick = null }) {
+    Object.assign(this, { title, label, view, axes, smooth, zero, log, tick, tallest: height, series: [], at: null });
     this.text = text ?? ((value) => value.toFixed(digits).replace("-", "−"));
     this.svg = el("/svg", { class: "plot-lines", "aria-hidden": "true", focusable: "false" });
     this.cursor = el("/g", { class: "plot-cursor" });
@@ -125,7 +126,8 @@ export class Chart {
 
   draw() {
     const width = this.width ?? 600;
-    const { height, axis } = this;
+    const { axis } = this;
+    const height = this.height = Math.round(Math.max(150, Math.min(this.tallest, 0.8 * width)));
     const lines = this.lines = this.shown();
     const all = lines.flatMap((one) => one.points);
     const about = Math.max(2, Math.floor((width - LEFT - RIGHT) / 75));
@@ -134,7 +136,7 @@ export class Chart {
     const Y = this.Y = scale(all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]), height - BOTTOM, TOP, { log, pad: 0.06, zero: this.zero });
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const parts = [];
-    const yText = tickText(Y.ticks);
+    const yText = this.tick ?? (log ? (t) => String(+t.toPrecision(3)) : tickText(Y.ticks));
     for (const tick of Y.ticks) parts.push(el("/line", { class: "plot-grid", x1: LEFT, x2: width - RIGHT, y1: Y.at(tick), y2: Y.at(tick) }), el("/text", { class: "plot-tick", x: LEFT - 8, y: Y.at(tick) + 4, "text-anchor": "end" }, yText(tick)));
     const xText = AXES[axis].tick ?? ((v) => String(+(v / X.size).toPrecision(6)));
     for (const tick of X.ticks) parts.push(el("/line", { class: "plot-base", x1: X.at(tick), x2: X.at(tick), y1: height - BOTTOM, y2: height - BOTTOM + 4 }), el("/text", { class: "plot-tick", x: X.at(tick), y: height - BOTTOM + 17, "text-anchor": "middle" }, xText(tick)));
@@ -147,9 +149,10 @@ export class Chart {
     for (const one of lines) one.shift = beside.length > 1 && beside.includes(one) ? 7 * (beside.indexOf(one) - (beside.length - 1) / 2) : 0;
     for (const one of lines) parts.push(...this.marks(one, width));
     this.svg.replaceChildren(...parts, this.cursor);
-    const left = this.series.length && !lines.length ? this.series.filter((one) => !this.view.hidden.has(one.key) && one.points.length) : [];
-    this.note.hidden = !left.length;
-    this.note.textContent = left.length ? `These runs have no values for ${AXES[axis].name}.` : "";
+    const unplaced = !lines.length && this.series.some((one) => !this.view.hidden.has(one.key) && one.points.length);
+    const apart = lines.filter((one) => one.line === false).map((one) => el("span", { class: "plot-apart" }, sample(one), `${one.name}: `, el("b", {}, this.text(one.points.at(-1).y))));
+    this.note.replaceChildren(...(unplaced ? [`These runs have no values for ${AXES[axis].name}.`] : apart));
+    this.note.hidden = !unplaced && !apart.length;
     this.table();
     if (this.at) this.choose(lines.findIndex((one) => one.key === this.at.key), this.at.index, true);
   }

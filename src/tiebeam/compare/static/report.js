@@ -16,6 +16,7 @@ function figure({ heading, above, chart, caption }) {
   return el("figure", {}, heading ? el("h3", {}, heading) : null, above, chart.node, caption ? el("figcaption", {}, caption) : null);
 }
 
+const percent = { text: (v) => `${(100 * v).toFixed(1)}%`, tick: (v) => `${Math.round(100 * v)}%` };
 const points = (rows, keys) => rows.map((row) => Object.fromEntries(keys.map((key, i) => [key, row[i]])));
 
 // Held-out and training curves, a chart for each width; the runs of a variant with other seeds are thin.
@@ -71,9 +72,9 @@ function matrices() {
   const one = (options, series) => { const chart = new Chart({ view, height: 260, log: false, ...options }); chart.set(series); return chart; };
   const found = [];
   const gradient = data.matrices.gradient.filter((run) => run.points.length);
-  if (gradient.length) found.push({ chart: one({ title: "LM head share of the gradient", label: "LM head share of the gradient norm", axes: ["step"], text: (v) => `${(100 * v).toFixed(1)}%` }, gradient.map((run) => ({ ...style(run.variant), key: `${run.variant} embed`, points: points(run.points, ["step", "y"]) }))), caption: "The norm of the LM head's part of the gradient over the sum of both norms." });
+  if (gradient.length) found.push({ chart: one({ title: "LM head share of the gradient", label: "LM head share of the gradient norm", axes: ["step"], ...percent }, gradient.map((run) => ({ ...style(run.variant), key: `${run.variant} embed`, points: points(run.points, ["step", "y"]) }))), caption: "The norm of the LM head's part of the gradient over the sum of both norms." });
   const line = (run) => ({ ...style(run.variant), key: `${run.variant} ${run.matrix}`, name: run.name, dash: run.matrix === "head" ? "6 4" : null });
-  found.push({ chart: one({ title: "Spectrum", label: "cumulative squared singular values", axes: ["rank"], text: (v) => `${(100 * v).toFixed(1)}%` }, data.matrices.spectrum.map((run) => ({ ...line(run), points: run.values.map((y, i) => ({ rank: i + 1, y })) }))), caption: "How much of each matrix its leading directions hold." });
+  found.push({ chart: one({ title: "Spectrum", label: "cumulative squared singular values", axes: ["rank"], ...percent }, data.matrices.spectrum.map((run) => ({ ...line(run), points: run.values.map((y, i) => ({ rank: i + 1, y })) }))), caption: "How much of each matrix its leading directions hold." });
   found.push({ chart: one({ title: "Row norms", label: "mean row norm", axes: ["count"], log: true, digits: 3 }, data.matrices.norms.map((run) => ({ ...line(run), points: points(run.points, ["count", "y"]) }))), caption: "Row norms by how often the token occurs in the training text." });
   const items = [...new Map(data.matrices.spectrum.map((run) => [`${run.variant} ${run.matrix}`, line(run)])).values()];
   place("matrices").before(legend(items, view));

@@ -11,18 +11,22 @@ import { colours, heldOut, series } from "../lib/run_series.js";
 const CHARTS = [
   ["val_bpb", "Held-out loss", "bits per byte", { digits: 4 }],
   ["loss", "Training loss", "nats per token", { digits: 4, smooth: true }],
-  ["head_share", "LM head share of the gradient", "share of the gradient norm", { smooth: true, text: percent }],
+  ["head_share", "LM head share of the gradient", "share of the gradient norm", { smooth: true, text: percent, tick: (value) => `${Math.round(100 * value)}%` }],
   ["tokens_per_second", "Speed", "tokens per second", { smooth: true, text: (value) => grouped(Math.round(value)) }],
 ];
+const COLUMNS = ["run", "state", "step", "loss", "held-out bits per byte", "tokens/s", "time left"];
+const FILTER_FROM = 8; // runs in the table before there is a filter
 const LOOK_AGAIN = 3000; // milliseconds between two looks for new runs
 const MOST = 200; // runs that one stream follows
 
 export async function show(main) {
-  await stylesheet("curves/curves.css");
+  await Promise.all(["curves/curves.css", "views/runs.css"].map(stylesheet));
   const first = await get("api/runs");
-  const view = new View({ smoothing: 0.6 });
+  const view = new View({ smoothing: 0.1 });
   const kept = new Map();
   const body = h("tbody");
+  const search = h("input", { id: "filter-runs", type: "search", autocomplete: "off", oninput: () => choose() });
+  const filter = h("div", { class: "row filter", hidden: true }, h("label", { for: "filter-runs" }, "Filter runs"), search);
   const verdicts = h("div", { class: "stack-wide play" });
   const charts = new Map(CHARTS.map(([key, title, label, options]) => {
     const chart = new Chart({ title, label, view, height: 280, ...options });
@@ -32,12 +36,19 @@ export async function show(main) {
   const samples = sampling();
   const news = h("p", { class: "visually-hidden", role: "status" });
   const dashboard = h("div", { hidden: true }, verdicts,
-    h("section", { class: "panel play", "aria-label": "Runs" }, scroller("Runs", h("table", { class: "data runs" }, h("thead", null, h("tr", null, ["run", "state", "step", "loss", "held-out bits per byte", "tokens/s", "left"].map((name) => h("th", { scope: "col" }, name)))), body))),
+    h("section", { class: "panel play", "aria-label": "Runs" }, filter, scroller("Runs", h("table", { class: "data runs" }, h("thead", null, h("tr", null, COLUMNS.map((name) => h("th", { scope: "col" }, name)))), body))),
     h("div", { class: "play" }, controls(view)), h("div", { class: "columns pairs play" }, [...charts.values()].map(({ panel }) => panel)), samples.node);
   main.replaceChildren(h("h1", null, "Your runs"), news, empty, dashboard);
 
   let waiting = 0;
   const redraw = () => { waiting ||= requestAnimationFrame(() => { waiting = 0; draw(); }); };
+
+  // Draw the runs that are ticked and that the filter lets through.
+  function choose() {
+    const wanted = search.value.trim().toLowerCase();
+    for (const one of kept.values()) one.row.node.hidden = !one.run.name.toLowerCase().includes(wanted);
+    view.set({ hidden: new Set([...kept.values()].filter((one) => one.row.node.hidden || !one.row.box.checked).map((one) => one.run.id)) });
+  }
 
   function draw() {
     const shades = colours([...kept.values()].map((one) => one.run));
@@ -58,7 +69,7 @@ export async function show(main) {
         if (known.run.state !== run.state && run.state === "finished") news.textContent = `${run.name} finished`;
         known.run = run;
       } else {
-        const one = { run, records: [], fresh: false, row: runRow(run, view) };
+        const one = { run, records: [], fresh: false, row: runRow(run, choose) };
         kept.set(run.id, one);
         body.append(one.row.node);
         added += 1;
@@ -77,6 +88,8 @@ export async function show(main) {
       verdicts.replaceChildren(...comparisons.filter((one) => one.sentences.length || one.report).map(verdict));
     }
     samples.set(runs.filter((run) => run.model));
+    filter.hidden = kept.size < FILTER_FROM && !search.value;
+    if (added) choose();
     redraw();
     return added > 0;
   }
@@ -126,12 +139,11 @@ function verdict(one) {
 }
 
 // A row of the table, whose cells are updated in place: the box keeps its focus.
-function runRow(run, view) {
-  const cell = () => h("td");
-  const [state, step, loss, val, speed, left] = [cell(), cell(), cell(), cell(), cell(), cell()];
-  const mark = h("span", { class: "row" });
-  const box = h("input", { type: "checkbox", checked: true, "aria-label": `Draw ${run.name}`, onchange: () => view.toggle(run.id) });
-  const node = h("tr", null, h("th", { scope: "row" }, h("label", { class: "row" }, box, mark, run.name)), state, step, loss, val, speed, left);
+function runRow(run, choose) {
+  const [state, step, loss, val, speed, left] = COLUMNS.slice(1).map((name) => h("td", { "data-name": name }, h("span"))).map((cell) => cell.firstChild);
+  const mark = h("span");
+  const box = h("input", { type: "checkbox", checked: true, "aria-label": `Draw ${run.name}`, onchange: choose });
+  const node = h("tr", null, h("th", { scope: "row" }, h("label", { class: "run-name" }, box, mark, h("span", null, run.name))), [state, step, loss, val, speed, left].map((span) => span.parentNode));
   const put = (target, text) => { if (target.textContent !== text) target.textContent = text; };
   const latest = (records, key) => records.findLast((record) => Number.isFinite(record[key]))?.[key];
   const fixed = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
@@ -143,13 +155,14 @@ function runRow(run, view) {
     const { curve, others } = heldOut(records);
     const [done, seconds] = [latest(records, "done") ?? 0, latest(records, "seconds")];
     put(state, run.state);
+    state.className = `pill ${run.state === "running" ? "running" : "quiet"}`;
     put(step, grouped(latest(records, "step") ?? 0));
     put(loss, fixed(latest(records, "loss"), 3));
     put(val, [fixed(curve.at(-1)?.val_bpb, 4), ...others.map((record) => `${fixed(record.val_bpb, 4)} on ${grouped(record.val_tokens ?? 0)} tokens`)].join("; "));
     put(speed, latest(records, "tokens_per_second") === undefined ? "–" : grouped(Math.round(latest(records, "tokens_per_second"))));
     put(left, run.state === "running" && done > 0 && done < 1 ? duration((seconds * (1 - done)) / done) : "–");
   };
-  return { node, update };
+  return { node, box, update };
 }
 
 // Sample every finished run with the same prompt: a run directory is a model.
