@@ -1,7 +1,6 @@
 """The whole comparison: its files, that its numbers are those of the runs, and that it can be resumed."""
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from safetensors.numpy import load_file
 
 from tiebeam.compare import VARIANTS, Interrupted, compare
 from tiebeam.compare.embedding_similarity import alignment
-from tiebeam.compare.report_page import page
 from tiebeam.compare.train_runs import final_metrics, run_all
 from tiebeam.compare.variants import variant_configs
 from tiebeam.errors import BadRequest
@@ -87,41 +85,6 @@ def test_alignment_compares_the_matrices_of_the_saved_models(comparison, corpus)
         overlap = np.linalg.norm(x.T @ y, "nuc") / np.linalg.norm(x) / np.linalg.norm(y)
         assert row[which]["procrustes"] == pytest.approx(overlap, rel=1e-4)
         assert row[which] == pytest.approx(alignment(matrices[a][frequent], matrices[b][frequent]))
-
-
-def test_figures_are_files_and_inline(comparison):
-    held = comparison.page.read_text()
-    names = {path.stem for path in (comparison.out / "figures").glob("*.svg")}
-    assert {"held-out", "plane", "gradient", "bands", "norms", "spectrum", "bigrams", "heat-pmi",
-            "heat-antisymmetric", "heat-tied", "heat-untied"} <= names  # fmt: skip
-    assert names == {path.stem for path in (comparison.out / "figures").glob("*.png")}
-    assert held.count("<svg") == len(names)
-
-
-def test_page_is_self_contained_and_starts_with_the_verdict(comparison):
-    held = comparison.page.read_text()
-    addresses = set(re.findall(r'(?:src|href)="([^"#]+)"', held))
-    assert all(a.startswith("data:") for a in addresses), addresses
-    assert "<script" not in held
-    assert "@import" not in held
-    body = re.sub(r"<[^>]+>", " ", held[held.index("<body>") :])
-    assert " ".join(body.split()).startswith(
-        "Tied vs untied embeddings " + comparison.document["verdict"]["sentences"][0]
-    )
-    assert comparison.document["command"] in held
-
-
-def test_page_ids_are_unique(comparison):
-    ids = re.findall(r' id="([^"]+)"', comparison.page.read_text())
-    assert len(ids) == len(set(ids))
-
-
-def test_sample_text_is_escaped(comparison):
-    samples = [{"variant": "tied", "prompt": "<script>alert(1)</script>", "text": "</pre><b>\x1b[2J\x9b\u202e\n\tnext"}]
-    made = page({**comparison.document, "samples": samples}, {})
-    assert "<script" not in made
-    assert "&lt;script&gt;" in made
-    assert "\\x1b[2J\\x9b\\u202e\n\tnext" in made
 
 
 def test_second_call_keeps_finished_runs(comparison, corpus, tiny):

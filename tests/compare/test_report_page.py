@@ -31,7 +31,7 @@ def test_report_opens_without_requests_or_messages(browser, comparison, width, s
     assert messages == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.inner_text(".verdict") == comparison.document["verdict"]["sentences"][0]
+    assert page.locator(".verdict li").all_inner_texts() == list(comparison.document["verdict"]["sentences"])
     ink, paper = (page.evaluate(f"getComputedStyle(document.body).{what}") for what in ("color", "backgroundColor"))
     assert brightness(ink) < brightness(paper) if scheme == "light" else brightness(ink) > brightness(paper)
     context.close()

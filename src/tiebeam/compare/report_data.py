@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from tiebeam._visible import visible
 from tiebeam.compare.figures import MATRIX_NAMES
 
 _MOST_POINTS = 1000  # of one curve
@@ -20,7 +21,7 @@ def chart_data(document: Mapping[str, Any]) -> dict[str, Any]:
     ladder = document.get("ladder") or {"cells": (), "gaps": (), "baseline": document["variants"][0]["name"]}
     return {
         "variants": {
-            v["name"]: {"title": v["title"], "colour": v["colour"], "dash": _DASHES[i % len(_DASHES)]}
+            v["name"]: {"title": visible(v["title"]), "colour": v["colour"], "dash": _DASHES[i % len(_DASHES)]}
             for i, v in enumerate(document["variants"])
         },
         "baseline": ladder["baseline"],
@@ -28,7 +29,8 @@ def chart_data(document: Mapping[str, Any]) -> dict[str, Any]:
         "cells": [_cell(cell) for cell in ladder["cells"]],
         "sizes": _sizes(ladder["cells"]),
         "gaps": [_gap(gap) for gap in ladder["gaps"]],
-        "gaps_while_training": _gaps_while_training(ladder),
+        "headline": document["verdict"]["second"],
+        "gaps_while_training": _gaps_while_training(ladder, document["verdict"]["second"]),
         "gaps_of": list(dict.fromkeys(gap["variant"] for gap in ladder["gaps"])),
         "matrices": _matrices(document),
     }
@@ -70,24 +72,21 @@ def _gap(gap: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _gaps_while_training(ladder: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each shape: [step, difference of the first other variant to the baseline], with the mean over seeds."""
-    others = [gap["variant"] for gap in ladder["gaps"]][:1]
+def _gaps_while_training(ladder: Mapping[str, Any], second: str) -> list[dict[str, Any]]:
+    """For each shape: [step, bits per byte of `second` minus the baseline], with the mean over seeds."""
     found: dict[tuple[int, int], dict[str, dict[int, list[float]]]] = {}
     for cell in ladder["cells"]:
-        if cell["variant"] in (ladder["baseline"], *others):
-            at = found.setdefault((cell["width"], cell["vocab"]), {}).setdefault(cell["variant"], {})
-            for check in cell["checks"]:
-                at.setdefault(check["step"], []).append(check["bpb"])
+        at = found.setdefault((cell["width"], cell["vocab"]), {}).setdefault(cell["variant"], {})
+        for check in cell["checks"]:
+            at.setdefault(check["step"], []).append(check["bpb"])
     several = len({vocab for _, vocab in found}) > 1
     gaps = []
     for (width, vocab), sides in found.items():
-        if len(sides) == 2:
-            base, other = sides[ladder["baseline"]], sides[others[0]]
-            points = [[step, _mean(other[step]) - _mean(base[step])] for step in sorted(set(base) & set(other))]
-            name = f"width {width}" + (f", {vocab:,} tokens" if several else "")
-            gaps.append({"name": name, "points": points})
-    return gaps
+        base, other = sides.get(ladder["baseline"], {}), sides.get(second, {})
+        points = [[step, _mean(other[step]) - _mean(base[step])] for step in sorted(set(base) & set(other))]
+        name = f"width {width}" + (f", {vocab:,} tokens" if several else "")
+        gaps.append({"name": name, "points": points})
+    return [gap for gap in gaps if gap["points"] and second != ladder["baseline"]]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -95,7 +94,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _matrices(document: Mapping[str, Any]) -> dict[str, Any]:
-    titles = {v["name"]: v["title"] for v in document["variants"]}
+    titles = {v["name"]: visible(v["title"]) for v in document["variants"]}
     found: dict[str, list[Any]] = {"gradient": [], "spectrum": [], "norms": []}
     for run in document["runs"]:
         if run["seed"] != document["seeds"][0]:

@@ -22,7 +22,7 @@ from tiebeam.errors import UnreadableInput
 from tiebeam.studio.model_list import METRICS, RUN, Source, is_model
 
 _MAX_BYTES, _MAX_RECORDS = 16 << 20, 50_000  # of one run, the last ones
-_MAX_LINE = 256 << 10
+_MAX_LINE = 1 << 20
 _MAX_SETTINGS = 64 << 10
 _LIVE_SECONDS = 60.0  # a run with a newer record is called running
 
@@ -33,7 +33,7 @@ def summary(run: Source) -> dict[str, Any]:
     last: dict[str, Any] = {}
     ended = False
     for record in _tail_records(where, 64 << 10):
-        last |= {key: value for key, value in record.items() if not isinstance(value, list | dict)}
+        last |= record
         ended = _is_last(record)
     found = read_json(where, RUN, _MAX_SETTINGS).get("settings")
     settings = found if isinstance(found, dict) else {}
@@ -97,8 +97,11 @@ def _tail_records(where: Path, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
+    """A line as a record of plain values; lists, such as the loss of every held-out document, are left out."""
     record = _parse(line) if line.strip() and len(line) <= _MAX_LINE else None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    return {key: value for key, value in record.items() if not isinstance(value, list | dict)}
 
 
 def read_json(where: Path, name: str, limit: int = 1 << 20) -> dict[str, Any]:

@@ -39,20 +39,19 @@ function training() {
 // The gap to the baseline with its interval, the gap while training, and loss against size.
 function ladder() {
   const base = data.variants[data.baseline].title;
-  const [main] = data.gaps_of;
-  const label = `${data.gaps_of.length === 1 ? data.variants[main].title : "variant"} minus ${base}, bits per byte`;
+  const label = (name) => `${name} minus ${base}, bits per byte`;
   const plain = { log: false, smoothing: false, late: false };
 
   const gap = new View({ axis: "width" });
   const items = data.gaps_of.flatMap((name) => [["steps", "at equal steps", null], ["time", "at equal time", "5 4"]].map(([question, words, dash]) => ({ ...style(name), key: `${name} ${question}`, name: data.gaps_of.length > 1 ? `${data.variants[name].title}, ${words}` : words, dash, of: name, question })));
   if (data.gaps_of.length > 2) for (const one of items) if (one.question === "time") gap.hidden.add(one.key);
-  const chart = new Chart({ title: "Gap by width", label, view: gap, axes: ["width", "share"], zero: true, height: 300 });
+  const chart = new Chart({ title: "Gap by width", label: label(data.gaps_of.length === 1 ? data.variants[data.gaps_of[0]].title : "variant"), view: gap, axes: ["width", "share"], zero: true, height: 300 });
   chart.set(items.map((one) => ({ ...one, points: data.gaps.filter((g) => g.variant === one.of && g[one.question]).map((g) => ({ width: g.width, share: g.share, y: g[one.question][0], low: g[one.question][1], high: g[one.question][2] })) })));
   const first = { heading: "Gap by width", above: bar(gap, { ...plain, axes: ["width", "share"], items, label: "Gap by width" }), chart, caption: `Above 0 ${base} is better. Bars are 95% intervals: one that crosses 0 shows no clear difference at that width.` };
 
   const during = new View({});
-  const lines = data.gaps_while_training.map((one, i) => ({ key: String(i), name: one.name, colour: shade(style(main).colour, i, data.gaps_while_training.length), dash: [null, "7 4", "2 4"][i % 3], points: points(one.points, ["step", "y"]) }));
-  const falling = new Chart({ title: "Gap while training", label: label.replace("variant", data.variants[main].title), view: during, axes: ["step"], zero: true, height: 300 });
+  const lines = data.gaps_while_training.map((one, i) => ({ key: String(i), name: one.name, colour: shade(style(data.headline).colour, i, data.gaps_while_training.length), dash: [null, "7 4", "2 4"][i % 3], points: points(one.points, ["step", "y"]) }));
+  const falling = new Chart({ title: "Gap while training", label: label(data.variants[data.headline]?.title ?? ""), view: during, axes: ["step"], zero: true, height: 300 });
   falling.set(lines);
   const second = { heading: "Gap while training, at equal steps", above: bar(during, { ...plain, late: true, axes: ["step"], items: lines, label: "Gap while training" }), chart: falling, caption: data.seeds > 1 ? "The difference at every check: the mean over seeds." : "The difference at every check." };
 
