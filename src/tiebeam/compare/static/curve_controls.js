@@ -4,12 +4,17 @@ import { el, sample } from "./curves.js";
 
 let made = 0;
 
+// One of several as radio buttons. options: [[value, name], ...]
+export function choice(label, options, value, choose) {
+  const name = `choice-${++made}`;
+  return el("fieldset", { class: "plot-choices" }, el("legend", {}, label), options.map(([one, words]) => el("label", {},
+    el("input", { type: "radio", name, value: one, checked: one === value, onchange: () => choose(one) }), el("span", {}, words))));
+}
+
 // One group for all charts of `view`. The controls stay in place while charts are redrawn, so focus is kept.
 export function controls(view, { axes = ["step", "seconds", "tokens"], log = true, smoothing = true, late = true, label = "Charts" } = {}) {
-  const name = `axis-${++made}`;
   const parts = [];
-  if (axes.length > 1) parts.push(el("fieldset", { class: "plot-choices" }, el("legend", {}, "Against"), axes.map((axis) => el("label", {},
-    el("input", { type: "radio", name, value: axis, checked: view.axis === axis, onchange: () => view.set({ axis }) }), el("span", {}, AXES[axis].name)))));
+  if (axes.length > 1) parts.push(choice("Against", axes.map((axis) => [axis, AXES[axis].name]), view.axis, (axis) => view.set({ axis })));
   if (log) parts.push(el("label", { class: "plot-check" }, el("input", { type: "checkbox", checked: view.log, onchange: (event) => view.set({ log: event.target.checked }) }), "Log scale"));
   if (late) parts.push(el("label", { class: "plot-check" }, el("input", { type: "checkbox", checked: view.late, onchange: (event) => view.set({ late: event.target.checked }) }), "Second half only"));
   if (smoothing) {

@@ -7,6 +7,7 @@ import { AXES, scale } from "./axes.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [LEFT, RIGHT, TOP, BOTTOM] = [54, 14, 12, 38];
+const MOST_IN_TIP = 8; // curves, those nearest to the chosen point
 
 export function el(tag, props = {}, ...children) {
   const node = tag[0] === "/" ? document.createElementNS(SVG, tag.slice(1)) : document.createElement(tag);
@@ -146,9 +147,13 @@ export class Chart {
     if (!lines.length) parts.push(el("/text", { class: "plot-tick", x: (LEFT + width - RIGHT) / 2, y: height / 2 - 8, "text-anchor": "middle" }, "no values yet"));
     // Intervals at the same place are drawn side by side.
     const beside = lines.filter((one) => one.points.some((p) => Number.isFinite(p.low)));
-    for (const one of lines) one.shift = beside.length > 1 && beside.includes(one) ? 7 * (beside.indexOf(one) - (beside.length - 1) / 2) : 0;
-    for (const one of lines) parts.push(...this.marks(one, width));
-    this.svg.replaceChildren(...parts, this.cursor);
+    const room = Math.min(7, 30 / beside.length);
+    for (const one of lines) {
+      one.shift = beside.length > 1 && beside.includes(one) ? room * (beside.indexOf(one) - (beside.length - 1) / 2) : 0;
+      one.group = el("/g", { class: "plot-series" }, this.marks(one, width));
+    }
+    this.svg.replaceChildren(...parts, ...lines.map((one) => one.group), this.cursor);
+    this.svg.classList.toggle("many", lines.length > 2);
     const unplaced = !lines.length && this.series.some((one) => !this.view.hidden.has(one.key) && one.points.length);
     const apart = lines.filter((one) => one.line === false).map((one) => el("span", { class: "plot-apart" }, sample(one), `${one.name}: `, el("b", {}, this.text(one.points.at(-1).y))));
     this.note.replaceChildren(...(unplaced ? [`These runs have no values for ${AXES[axis].name}.`] : apart));
@@ -184,16 +189,21 @@ export class Chart {
     const { axis, X, Y } = this;
     const point = one.points[Math.max(0, Math.min(index, one.points.length - 1))];
     this.at = { key: one.key, index: one.points.indexOf(point) };
-    const values = this.lines.map((other) => ({ other, p: other === one ? point : other.points[nearest(other.points, (p) => p[axis], point[axis])] }))
+    const near = this.lines.map((other) => ({ other, p: other === one ? point : other.points[nearest(other.points, (p) => p[axis], point[axis])] }))
       .filter(({ other, p }) => other === one || Math.abs(X.at(p[axis]) - X.at(point[axis])) < 40);
+    const limit = [...near].sort((a, b) => Math.abs(a.p.y - point.y) - Math.abs(b.p.y - point.y))[MOST_IN_TIP - 1];
+    const values = near.length <= MOST_IN_TIP ? near : near.filter(({ p }) => Math.abs(p.y - point.y) <= Math.abs(limit.p.y - point.y)).slice(0, MOST_IN_TIP);
+    for (const other of this.lines) other.group.classList.toggle("on", other === one);
+    this.svg.classList.add("choosing");
     const x = X.at(point[axis]);
     this.cursor.replaceChildren(el("/line", { x1: x, x2: x, y1: TOP, y2: this.height - BOTTOM }),
       ...values.map(({ other, p }) => el("/circle", { cx: X.at(p[axis]) + other.shift, cy: Y.at(p.y), r: other === one ? 5 : 3.5, style: { fill: other.colour } })));
     const others = this.axes.filter((name) => name !== axis && Number.isFinite(point[name])).map((name) => AXES[name].text(point[name]));
-    const interval = (p) => (Number.isFinite(p.low) ? `95% CI ${this.text(p.low)} to ${this.text(p.high)}` : "");
+    const interval = (p) => (Number.isFinite(p.low) && (p === point || values.length <= 3) ? `95% CI ${this.text(p.low)} to ${this.text(p.high)}` : "");
     const more = (p) => [interval(p), p.note, p[axis] === point[axis] ? "" : `at ${AXES[axis].text(p[axis])}`].filter(Boolean).join(", ");
     this.tip.replaceChildren(el("strong", {}, AXES[axis].text(point[axis])), others.length ? el("span", { class: "plot-soft" }, others.join(" · ")) : "",
-      el("table", {}, el("tbody", {}, values.map(({ other, p }) => el("tr", { class: other === one ? "on" : null }, el("td", {}, sample(other), other.name), el("td", {}, this.text(p.y), more(p) ? el("span", { class: "plot-more" }, more(p)) : null))))));
+      el("table", {}, el("tbody", {}, values.map(({ other, p }) => el("tr", { class: other === one ? "on" : null }, el("td", {}, sample(other), other.name), el("td", {}, this.text(p.y), more(p) ? el("span", { class: "plot-more" }, more(p)) : null))))),
+      near.length > values.length ? el("span", { class: "plot-soft" }, `and ${near.length - values.length} more`) : "");
     this.tip.hidden = false;
     const width = this.width ?? 600;
     const side = x > width / 2 ? { left: "auto", right: `${Math.max(0, width - x + 12)}px` } : { left: `${x + 12}px`, right: "auto" };
@@ -207,6 +217,7 @@ export class Chart {
   clear() {
     this.at = null;
     this.tip.hidden = true;
+    this.svg.classList.remove("choosing");
     this.cursor.replaceChildren();
     this.stage.setAttribute("aria-valuetext", "no point chosen");
   }

@@ -1,5 +1,5 @@
 // Charts of report.html, drawn from the numbers in the page.
-import { controls, legend } from "./curve_controls.js";
+import { choice, controls, legend } from "./curve_controls.js";
 import { Chart, el, View } from "./curves.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -42,12 +42,20 @@ function ladder() {
   const label = (name) => `${name} minus ${base}, bits per byte`;
   const plain = { log: false, smoothing: false, late: false };
 
+  // One other variant: both questions in one chart. Several: one question at a time.
   const gap = new View({ axis: "width" });
-  const items = data.gaps_of.flatMap((name) => [["steps", "at equal steps", null], ["time", "at equal time", "5 4"]].map(([question, words, dash]) => ({ ...style(name), key: `${name} ${question}`, name: data.gaps_of.length > 1 ? `${data.variants[name].title}, ${words}` : words, dash, of: name, question })));
-  if (data.gaps_of.length > 2) for (const one of items) if (one.question === "time") gap.hidden.add(one.key);
-  const chart = new Chart({ title: "Gap by width", label: label(data.gaps_of.length === 1 ? data.variants[data.gaps_of[0]].title : "variant"), view: gap, axes: ["width", "share"], zero: true, height: 300 });
-  chart.set(items.map((one) => ({ ...one, points: data.gaps.filter((g) => g.variant === one.of && g[one.question]).map((g) => ({ width: g.width, share: g.share, y: g[one.question][0], low: g[one.question][1], high: g[one.question][2] })) })));
-  const first = { heading: "Gap by width", above: bar(gap, { ...plain, axes: ["width", "share"], items, label: "Gap by width" }), chart, caption: `Above 0 ${base} is better. Bars are 95% intervals: one that crosses 0 shows no clear difference at that width.` };
+  const questions = [["steps", "at equal steps", null], ["time", "at equal time", "5 4"]];
+  const one = data.gaps_of.length === 1;
+  const chart = new Chart({ title: "Gap by width", label: label(one ? data.variants[data.gaps_of[0]].title : "variant"), view: gap, axes: ["width", "share"], zero: true, height: 300 });
+  const items = one ? questions.map(([question, words, dash]) => ({ ...style(data.gaps_of[0]), key: question, name: words, dash, of: data.gaps_of[0], question })) : data.gaps_of.map((name) => ({ ...style(name), of: name }));
+  const ask = (question) => chart.set(items.map((item) => ({ ...item, points: data.gaps.filter((g) => g.variant === item.of && g[item.question ?? question]).map((g) => {
+    const [y, low, high] = g[item.question ?? question];
+    return { width: g.width, share: g.share, y, low, high };
+  }) })));
+  ask("steps");
+  const above = bar(gap, { ...plain, axes: ["width", "share"], items, label: "Gap by width" });
+  if (!one) above.prepend(choice("At", questions.map(([question, words]) => [question, words.replace("at ", "")]), "steps", ask));
+  const first = { heading: "Gap by width", above, chart, caption: `Above 0 ${base} is better. Bars are 95% intervals: one that crosses 0 shows no clear difference at that width.` };
 
   const during = new View({});
   const lines = data.gaps_while_training.map((one, i) => ({ key: String(i), name: one.name, colour: shade(style(data.headline).colour, i, data.gaps_while_training.length), dash: [null, "7 4", "2 4"][i % 3], points: points(one.points, ["step", "y"]) }));
