@@ -53,11 +53,11 @@ _BARS = "The same as bars: blue is tied, orange untied, grey the forms between a
 def page(document: dict[str, Any], figures: dict[str, str]) -> str:
     """Build the page from the document of report.json and the inline figures."""
     verdict = document["verdict"]
-    first, second = verdict["sentences"]
+    first, *others = verdict["sentences"]
     parts = [
         "<h1>Tied vs untied embeddings</h1>",
         f'<p class="verdict">{escape(first)}</p>',
-        f'<p class="certainty">{escape(second)}</p>',
+        *(f'<p class="certainty">{escape(sentence)}</p>' for sentence in others),
         _variants(document),
         *_curves(document, figures),
         *_matrices(document, figures),
@@ -114,7 +114,7 @@ def _curves(document: dict[str, Any], figures: dict[str, str]) -> Iterable[str]:
         "params": f"All models were matched to the parameter count of the {document['anchor']} variant.",
     }[document["match"]]
     yield "<h2>Training</h2>"
-    yield f"<p>{escape(equal)} The large dot is the loss on the whole held-out text; earlier points use a part.</p>"
+    yield f"<p>{escape(equal)} Every point is measured on the same held-out text.</p>"
     yield _grid(
         figures,
         {

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
 
 Report = Callable[[dict[str, Any]], None]
+_ROUNDING = 1e-9  # 9 of 30 steps are three tenths of the run
 
 
 def train(
@@ -126,7 +127,7 @@ class Training:
         self.windows = HeldOutWindows(corpus, settings.context, settings.validation_tokens)
         self.untie_at = settings.model(corpus.vocab).untie_at
         self.step, self.seconds = 0, 0.0
-        self._next_check = 0.0
+        self._checks = 0  # that are due by now
         self._step_seconds = 0.0  # of the last step without measurements
         self._saved_at, self._saved_step = time.monotonic(), -1
 
@@ -136,8 +137,7 @@ class Training:
             self._resume()
         else:
             self.distribution.on_main(self._write_settings)
-        every = self.settings.validate_every
-        self._next_check = (math.floor(self.progress / every) + 1) * every
+        self._checks = math.floor(self.progress / self.settings.validate_every + _ROUNDING)
 
     @property
     def done(self) -> bool:
@@ -152,8 +152,8 @@ class Training:
             self._train_step()
             save = time.monotonic() - self._saved_at > self.settings.save_every
             self.seconds, save, stop = self.distribution.agree(self.seconds, save, interrupted())
-            if self._next_check <= self.progress < 1:
-                self._next_check += self.settings.validate_every
+            if self.progress / self.settings.validate_every + _ROUNDING >= self._checks + 1 and not self.done:
+                self._checks += 1
                 self._check()
             if stop or save:
                 self.save()
