@@ -81,6 +81,8 @@ class Cell:
     """One vocabulary matrix over the untied total."""
     state_bytes: int
     """Weights, gradients and optimizer states, by arithmetic."""
+    peak_bytes: int | None
+    """Peak memory of training, measured in a subprocess if asked for."""
     packed_bytes: int
     disk_bytes: int
     steps: int

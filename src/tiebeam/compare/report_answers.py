@@ -23,10 +23,11 @@ _GREY = "var(--strong-line)"
 def verdict_list(document: Mapping[str, Any]) -> str:
     """The sentences of the verdict, each with the colour of the variant that it names better."""
     colours = _colours(document)
-    winners = {answer["sentence"]: answer["winner"] for answer in _answers(document).values()}
+    answers = _answers(document).values()
     items = []
     for sentence in document["verdict"]["sentences"]:
-        colour = colours.get(winners.get(sentence) or "", ("", _GREY))[1]
+        winners = [a["winner"] for a in answers if a["sentence"] and sentence.startswith(a["sentence"])]
+        colour = colours.get(winners[0] if winners else "", ("", _GREY))[1]
         items.append(f'<li style="border-color:{escape(colour)}">{escape(sentence)}</li>')
     return f'<ul class="verdict">{"".join(items)}</ul>'
 

@@ -105,11 +105,7 @@ def pack_run(
     check_target(Path(path), target, force, ARTIFACT)
     model, corpus = open_run(path)
     before = before or evaluate(model, corpus)
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
-    with reading(Path(path)):
-        files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
-    raw = pack(state, files, tables, weights, embed)
+    raw = _packed(Path(path), model, weights, embed)
     with explaining(target), staging(target, force) as stage:
         made = stage.path / "artifact"
         made.write_bytes(raw)
@@ -117,6 +113,19 @@ def pack_run(
         after = evaluate(model, corpus)
         stage.commit("artifact")
     return Packed(str(target), len(raw), limit, model.size, before, after)
+
+
+def packed_size(path: str | os.PathLike[str], *, weights: str = "int8", embed: str = "fp16") -> int:
+    """The size in bytes that `pack_run` would give, without writing and evaluating it."""
+    return len(_packed(Path(path), open_run(path)[0], weights, embed))
+
+
+def _packed(path: Path, model: GPT, weights: str, embed: str) -> bytes:
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
+    with reading(path):
+        files = {n: (path / n).read_text("utf-8") for n in _FILES if (path / n).is_file()}
+    return pack(state, files, tables, weights, embed)
 
 
 def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:
