@@ -1,4 +1,4 @@
-"""One small comparison for the whole session: two variants, a few steps, real text."""
+"""One small comparison for the whole session: two variants at two widths, a few steps, real text."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tiebeam.corpus import build_corpus
 
 TINY: dict[str, Any] = {
     "layers": 1, "dim": 16, "heads": 2, "kv_heads": 1, "mlp_dim": 32, "context": 32, "batch_tokens": 128,
-    "steps": 12, "threads": 1, "warmup_steps": 2,
+    "steps": 12, "threads": 1, "warmup_steps": 2, "log_every": 2, "validate_every": 0.25, "validation_tokens": 4096,
 }  # fmt: skip
 
 
@@ -31,8 +31,8 @@ def comparison(corpus, tmp_path_factory):
         base_settings(**TINY),
         corpus,
         out,
+        widths=(8, 16),
         bigram_dim=8,
         bigram_steps=10,
-        in_subprocess=False,
         command="tiebeam compare --steps 12",
     )

@@ -1,9 +1,7 @@
 """The whole comparison: its files, that its numbers are those of the runs, and that it can be resumed."""
 
 import json
-import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +9,9 @@ from safetensors.numpy import load_file
 
 from tiebeam.compare import VARIANTS, Interrupted, compare
 from tiebeam.compare.embedding_similarity import alignment
-from tiebeam.compare.report_page import page
-from tiebeam.compare.train_runs import final_metrics, run_all
-from tiebeam.compare.variants import variant_configs
+from tiebeam.compare.train_runs import final_metrics, initial_model, plan_runs, train_in_turns
 from tiebeam.errors import BadRequest
-from tiebeam.train import RunDirectory
+from tiebeam.train import RunDirectory, train
 
 
 def metrics(path):
@@ -24,15 +20,17 @@ def metrics(path):
 
 def test_report_numbers_are_those_of_the_runs(comparison):
     document = json.loads((comparison.out / "report.json").read_text())
-    assert [run["name"] for run in document["runs"]] == ["tied-s0", "untied-s0"]
+    assert [run["name"] for run in document["runs"]] == ["tied-d16-v300-s0", "untied-d16-v300-s0"]
     for run in document["runs"]:
         held = metrics(comparison.out / run["name"])
-        final = [r for r in held if "val_bpb" in r][-1]
+        final = [r for r in held if "val_bpb" in r][-1]  # the whole held-out split
+        checks = [r for r in held if "val_documents" in r]
         assert run["val_bpb"] == final["val_bpb"]
         assert run["steps"] == final["step"] == 12
         assert run["seconds"] == final["seconds"]
         assert [p["loss"] for p in run["curve"]] == [r["loss"] for r in held if "loss" in r]
-        assert [p["val_bpb"] for p in run["val_curve"]] == [r["val_bpb"] for r in held if "val_bpb" in r]
+        assert [p["val_bpb"] for p in run["val_curve"]] == [r["val_bpb"] for r in checks]
+        assert {r["val_tokens"] for r in checks} == {checks[0]["val_tokens"]}
         assert [p["head_share"] for p in run["gradient"]] == [r["head_share"] for r in held if "head_share" in r]
         assert run["disk_bytes"] == (comparison.out / run["name"] / "model.safetensors").stat().st_size
         assert run["packed_bytes"] == (comparison.out / f"{run['name']}.tbp").stat().st_size
@@ -64,13 +62,15 @@ def test_gradient_share_of_the_head_is_recorded_for_both_variants(comparison):
 def test_a_single_seed_is_stated_in_the_verdict(comparison):
     verdict = comparison.document["verdict"]
     assert verdict["seeds"] == 1
-    assert "one seed" in verdict["sentences"][1]
+    assert "one seed" in verdict["note"]
     assert comparison.document["variants"][0]["val_bpb_error"] is None
 
 
 def test_alignment_compares_the_matrices_of_the_saved_models(comparison, corpus):
     (row,) = comparison.document["alignment"]
-    tied, untied = (load_file(comparison.out / name / "model.safetensors") for name in ("tied-s0", "untied-s0"))
+    tied, untied = (
+        load_file(comparison.out / name / "model.safetensors") for name in ("tied-d16-v300-s0", "untied-d16-v300-s0")
+    )
     frequent = np.bincount(corpus.train[:], minlength=corpus.vocab) >= 10
     matrices = {
         "tied": tied["model.embed_tokens.weight"],
@@ -89,146 +89,157 @@ def test_alignment_compares_the_matrices_of_the_saved_models(comparison, corpus)
         assert row[which] == pytest.approx(alignment(matrices[a][frequent], matrices[b][frequent]))
 
 
-def test_figures_are_files_and_inline(comparison):
-    held = comparison.page.read_text()
-    names = {path.stem for path in (comparison.out / "figures").glob("*.svg")}
-    assert {"held-out", "plane", "gradient", "bands", "norms", "spectrum", "bigrams", "heat-pmi",
-            "heat-antisymmetric", "heat-tied", "heat-untied"} <= names  # fmt: skip
-    assert names == {path.stem for path in (comparison.out / "figures").glob("*.png")}
-    assert held.count("<svg") == len(names)
+def test_the_ladder_has_every_width_and_the_gaps_are_those_of_the_cells(comparison):
+    ladder = comparison.document["ladder"]
+    assert [(c["variant"], c["width"]) for c in ladder["cells"]] == [
+        ("tied", 8), ("untied", 8), ("tied", 16), ("untied", 16)
+    ]  # fmt: skip
+    assert [gap["width"] for gap in ladder["gaps"]] == [8, 16]
+    for gap in ladder["gaps"]:
+        tied, untied = (c for c in ladder["cells"] if c["width"] == gap["width"])
+        assert gap["steps"]["difference"] == pytest.approx(untied["bpb"] - tied["bpb"], abs=1e-9)
+        assert gap["steps"]["ci_low"] < gap["steps"]["difference"] < gap["steps"]["ci_high"]
+        assert gap["head_share"] == pytest.approx(300 * gap["width"] / untied["params"])
+        assert gap["time"]["at"]["seconds"][0] > 0
+    assert {c["checks"][-1]["bpb"] for c in ladder["cells"]} == {c["bpb"] for c in ladder["cells"]}
 
 
-def test_page_is_self_contained_and_starts_with_the_verdict(comparison):
-    held = comparison.page.read_text()
-    addresses = set(re.findall(r'(?:src|href)="([^"#]+)"', held))
-    assert all(a.startswith("data:") for a in addresses), addresses
-    assert "<script" not in held
-    assert "@import" not in held
-    body = re.sub(r"<[^>]+>", " ", held[held.index("<body>") :])
-    assert " ".join(body.split()).startswith(
-        "Tied vs untied embeddings " + comparison.document["verdict"]["sentences"][0]
-    )
-    assert comparison.document["command"] in held
-
-
-def test_page_ids_are_unique(comparison):
-    ids = re.findall(r' id="([^"]+)"', comparison.page.read_text())
-    assert len(ids) == len(set(ids))
-
-
-def test_sample_text_is_escaped(comparison):
-    samples = [{"variant": "tied", "prompt": "<script>alert(1)</script>", "text": "</pre><b>\x1b[2J\x9b\u202e\n\tnext"}]
-    made = page({**comparison.document, "samples": samples}, {})
-    assert "<script" not in made
-    assert "&lt;script&gt;" in made
-    assert "\\x1b[2J\\x9b\\u202e\n\tnext" in made
+def test_the_answers_are_in_the_verdict(comparison):
+    answers, sentences = comparison.document["answers"], comparison.document["verdict"]["sentences"]
+    assert list(answers)[:3] == ["steps", "time", "size"]
+    for answer, sentence in zip(answers.values(), sentences, strict=False):
+        assert sentence.startswith(answer["sentence"])
+        assert answer["includes_zero"] == (answer["ci_low"] <= 0 <= answer["ci_high"]) == (answer["winner"] is None)
+        assert bool(answer["needed"]) == answer["includes_zero"]
 
 
 def test_second_call_keeps_finished_runs(comparison, corpus, tiny):
     records = []
-    before = (comparison.out / "tied-s0" / "model.safetensors").stat().st_mtime_ns
+    before = (comparison.out / "tied-d16-v300-s0" / "model.safetensors").stat().st_mtime_ns
     again = compare(
         tiny(),
         corpus,
         comparison.out,
+        widths=(8, 16),
         bigram_dim=8,
         bigram_steps=10,
-        in_subprocess=False,
         report=lambda run, r: records.append(r),
     )
     assert records == []
-    assert (comparison.out / "tied-s0" / "model.safetensors").stat().st_mtime_ns == before
+    assert (comparison.out / "tied-d16-v300-s0" / "model.safetensors").stat().st_mtime_ns == before
     assert again.document["runs"] == comparison.document["runs"]
 
 
-def configs(settings, corpus):
-    return variant_configs(settings, [VARIANTS["tied"], VARIANTS["untied"]], corpus.vocab, "steps")
+def planned(settings, corpus, out, variants=("tied", "untied"), widths=(16,)):
+    chosen = [VARIANTS[name] for name in variants]
+    (runs,) = plan_runs(settings, chosen, [corpus], widths, [0], out, match="steps", anchor="tied", threads=1)
+    return runs
 
 
-def test_resumed_run_gives_the_same_result(comparison, corpus, tiny, tmp_path):
+def test_interrupted_and_resumed_runs_give_the_same_result(comparison, corpus, tiny, tmp_path):
     calls = []
 
     def soon():
         calls.append(1)
-        return len(calls) == 17  # in the second run
+        return len(calls) == 17  # both runs have begun
 
-    options: dict[str, Any] = {"threads": 1, "in_subprocess": False}
-    with pytest.raises(Interrupted, match="untied-s0"):
-        run_all(configs(tiny(), corpus), [0], corpus, tmp_path, interrupted=soon, **options)
+    with pytest.raises(Interrupted, match="d16-v300-s0 stopped after"):
+        train_in_turns(planned(tiny(), corpus, tmp_path), interrupted=soon)
+    steps = {name: RunDirectory(tmp_path / f"{name}-d16-v300-s0").read_facts()["step"] for name in ("tied", "untied")}
+    assert sum(steps.values()) == 17
     seen = []
-    run_all(
-        configs(tiny(), corpus), [0], corpus, tmp_path, report=lambda r, m: seen.append((r.name, m["step"])), **options
-    )
-    assert {name for name, _ in seen} == {"untied-s0"}
-    assert min(step for _, step in seen) > 5
+    train_in_turns(planned(tiny(), corpus, tmp_path), report=lambda r, m: seen.append((r.name, m["step"])))
+    assert {name for name, _ in seen} == {"tied-d16-v300-s0", "untied-d16-v300-s0"}
+    assert min(step for _, step in seen) > min(steps.values())
     for whole in comparison.document["runs"]:
+        here, there = (
+            [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in metrics(path)]
+            for path in (tmp_path / whole["name"], comparison.out / whole["name"])
+        )
+        assert here == there
         assert final_metrics(tmp_path / whole["name"])["val_bpb"] == whole["val_bpb"]
 
 
-def test_runs_in_a_subprocess_give_the_same_result_and_measure_memory(comparison, corpus, tiny, tmp_path):
+def test_a_run_in_turns_equals_the_run_alone_to_the_bit(comparison, corpus, tiny, tmp_path):
+    for variant in ("tied", "untied"):
+        (run,) = planned(tiny(), corpus, tmp_path, [variant])
+        train(run.settings, corpus, run.path)
+        alone, together = (load_file(d / run.name / "model.safetensors") for d in (tmp_path, comparison.out))
+        assert all((alone[name] == together[name]).all() for name in alone)
+
+
+@pytest.mark.parametrize("changes", [{"tie": False}, {"embed_dim": 8}, {"bridge": True}, {"tie": 0.5}])
+def test_variants_start_with_the_same_weights_outside_the_vocabulary(tiny, changes):
+    plain, other = (initial_model(replace(tiny(), **c), 300).state_dict() for c in ({}, changes))
+    common = [name for name in plain if name in other and "embed" not in name and "lm_head" not in name]
+    assert len(common) > 5
+    assert all((plain[name] == other[name]).all() for name in common)
+
+
+def test_turns_alternate_and_clocks_do_not_run_while_waiting(corpus, tiny, tmp_path):
+    seen = []
+    train_in_turns(planned(tiny(log_every=1), corpus, tmp_path), report=lambda run, r: seen.append((run.variant, r)))
+    order = [name for name, r in seen if "loss" in r]
+    assert order[:20] == 5 * ["tied"] + 5 * ["untied"] + 5 * ["tied"] + 5 * ["untied"]
+
+
+def test_peak_memory_is_measured_if_asked_for(corpus, tiny, tmp_path):
     found = compare(
-        tiny(), corpus, tmp_path / "R", variants=[VARIANTS["tied"]], bigram_dim=8, bigram_steps=5, in_subprocess=True
+        tiny(), corpus, tmp_path / "R", variants=[VARIANTS["tied"]], bigram_dim=8, bigram_steps=5, memory=True
     )
     (run,) = found.document["runs"]
-    assert run["val_bpb"] == pytest.approx(comparison.document["runs"][0]["val_bpb"], rel=1e-6)
     assert run["peak_bytes"] is None or run["peak_bytes"] > 0
+    assert found.document["ladder"]["cells"][0]["peak_bytes"] == run["peak_bytes"]
     assert "Only tied was trained" in found.document["verdict"]["sentences"][0]
 
 
-def test_a_run_in_a_subprocess_can_be_interrupted(corpus, tiny, tmp_path):
-    seen = []
-    with pytest.raises(Interrupted, match="tied-s0 stopped after"):
-        run_all(
-            configs(tiny(steps=100_000), corpus), [0], corpus, tmp_path, threads=1, in_subprocess=True,
-            report=lambda run, record: seen.append(record), interrupted=lambda: bool(seen),
-        )  # fmt: skip
-    assert (tmp_path / "tied-s0" / "resume.safetensors").is_file()
-    assert not (tmp_path / "tied-s0" / "model.safetensors").exists()
-
-
-def test_errors_in_a_subprocess_are_raised_in_the_parent(corpus, tiny, tmp_path):
+def test_errors_of_the_settings_are_raised(corpus, tiny, tmp_path):
     with pytest.raises(BadRequest, match="context=1000000 needs"):
-        compare(tiny(context=1_000_000, batch_tokens=1_000_000), corpus, tmp_path / "R", in_subprocess=True)
+        compare(tiny(context=1_000_000, batch_tokens=1_000_000), corpus, tmp_path / "R")
 
 
 def test_other_settings_are_an_error_and_the_report_is_kept(comparison, corpus, tiny):
     with pytest.raises(BadRequest, match='pass another out="DIR"'):
-        compare(tiny(dim=32), corpus, comparison.out, in_subprocess=False)
+        compare(tiny(dim=32), corpus, comparison.out)
     assert comparison.page.exists()
 
 
 def test_a_directory_with_other_content_is_an_error(corpus, tiny, tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(BadRequest, match="is not empty and not a comparison"):
-        compare(tiny(), corpus, tmp_path, in_subprocess=False)
+        compare(tiny(), corpus, tmp_path)
 
 
-def test_equal_steps_with_minutes_uses_the_steps_of_the_first_run(corpus, tiny, tmp_path):
-    base = replace(tiny(), steps=None, minutes=0.01)
-    runs = run_all(configs(base, corpus), [0], corpus, tmp_path, threads=1, equal_steps=True, in_subprocess=False)
-    tied, untied = (final_metrics(run.path)["step"] for run in runs)
-    assert tied == untied > 0
+def test_minutes_become_the_same_number_of_steps_for_every_run_and_are_kept(corpus, tiny, tmp_path):
+    base = replace(tiny(), steps=None, minutes=0.001)
+    options = {"bigram_dim": 8, "bigram_steps": 5, "widths": (8, 16)}
+    found = compare(base, corpus, tmp_path / "R", **options)
+    steps = {cell["steps"] for cell in found.document["ladder"]["cells"]}
+    assert steps == {json.loads((tmp_path / "R" / "compare.json").read_text())["steps"]}
+    seen = []
+    compare(base, corpus, tmp_path / "R", **options, report=lambda run, r: seen.append(r))
+    assert seen == []
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"match": "time"}, "minutes=1"), ({"seeds": 0}, "seeds=0"), ({"match": "love"}, 'match="love"'),
+    [({"match": "time"}, "minutes=5"), ({"seeds": 0}, "seeds=0"), ({"match": "love"}, 'match="love"'),
      ({"anchor": "x"}, 'anchor="x"')],
 )  # fmt: skip
 def test_invalid_arguments_raise_bad_request(corpus, tiny, tmp_path, options, word):
     with pytest.raises(BadRequest, match=word):
-        compare(tiny(), corpus, tmp_path / "R", in_subprocess=False, **options)
+        compare(tiny(), corpus, tmp_path / "R", **options)
 
 
 def test_all_variants_with_two_seeds_have_error_bars(corpus, tiny, tmp_path):
     found = compare(
         tiny(steps=6), corpus, tmp_path / "R", variants=list(VARIANTS.values()), seeds=2, bigram_dim=8, bigram_steps=5,
-        in_subprocess=False,
     )  # fmt: skip
     document = found.document
     assert len(document["runs"]) == 8
     assert all(v["val_bpb_error"] is not None for v in document["variants"])
-    assert "2 seeds" in document["verdict"]["sentences"][1]
+    assert "2 seeds" in document["verdict"]["note"]
+    assert document["by_variant"].keys() == {"untied", "then", "bridge"}
     then = next(run for run in document["runs"] if run["variant"] == "then")
     assert not then["tied_at_end"]
     bridge = next(run for run in document["runs"] if run["variant"] == "bridge")

@@ -1,101 +1,93 @@
-"""The verdict: winners, uncertainty, and its text."""
+"""The words of an answer: winners, intervals, what is needed, and the three sentences."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tiebeam.compare.held_out_losses import loss_by_frequency, mean_and_standard_error, paired_standard_error
-from tiebeam.compare.variants import VARIANTS, VariantConfig
-from tiebeam.compare.verdict import compute_verdict
-from tiebeam.train import Settings
+from tiebeam.compare.document import Answer, Gap
+from tiebeam.compare.held_out_losses import loss_by_frequency, mean_and_standard_error
+from tiebeam.compare.paired_statistics import Estimate
+from tiebeam.compare.verdict import answer_sentence, make_verdict, running_text, what_is_needed
+
+TITLES = ("tied", "untied")
+STEPS = {"width": 256, "vocab": 2048, "steps": [300, 300], "seconds": [60.0, 63.0]}
 
 
-def metrics(variant, bpb, seed=0, params=1000, losses=None, steps=100, minutes=None):
-    run = SimpleNamespace(config=VariantConfig(VARIANTS[variant], Settings(steps=steps), params), seed=seed)
-    record = {"val_bpb": bpb, "params": params, "steps": steps, "settings": {"minutes": minutes}}
-    return SimpleNamespace(run=run, record=record, losses=losses)
+def found(difference, half, documents=0.004, seeds=0.006):
+    errors = {"documents": documents, "seeds": seeds, "clock": 0.0}
+    return Estimate(difference, difference - half, difference + half, errors)
 
 
-def losses(corpus, shift, noise=0.0, seed=0):
-    size = len(corpus.val) - 1
-    return (np.full(size, 2.0 + shift) + noise * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
+def answer(difference=-0.04, half=0.01, question="steps", width=256, **changes):
+    estimate = found(difference, half)
+    at = {**STEPS, "width": width}
+    if question in ("size", "packed"):
+        at = {"sizes": [400_000, 2_900_000], "widths": [64, 256]}
+    made = Answer(
+        question=question, first="tied", second="untied", difference=difference, ci_low=estimate.low,
+        ci_high=estimate.high, includes_zero=estimate.includes_zero,
+        winner=None if estimate.includes_zero else ("tied" if difference > 0 else "untied"), first_bpb=1.95,
+        second_bpb=1.95 + difference, basis="measured", at=at, seeds=1, documents=33, errors=estimate.errors,
+        sentence=answer_sentence(question, TITLES, estimate, (1.95, 1.95 + difference), at),
+        needed=what_is_needed(estimate, 1, 5.0),
+    )  # fmt: skip
+    return replace(made, **changes)
 
 
-def pair(corpus, a, b, noise=0.01, **more):
-    return [
-        metrics("tied", a, losses=losses(corpus, 0, noise, 1), **more),
-        metrics("untied", b, losses=losses(corpus, 0.1 * np.sign(b - a), noise, 2), params=1200),
-    ]
-
-
-def test_a_clear_difference_has_a_winner(corpus):
-    found = compute_verdict(pair(corpus, 2.0, 1.9), corpus, "time")
-    assert found.winner == "untied"
-    assert found.sentences[0] == (
-        "Untied is better than tied after 100 steps each: 1.9000 vs 2.0000 bits per byte, 5.0% lower. "
-        "Tied has 200 fewer parameters (16.7%)."
+def test_a_clear_difference_names_the_better_variant_with_positive_numbers():
+    assert answer().sentence == (
+        "At equal steps (300), width 256: untied is better than tied by 0.0400 bits per byte (95% CI 0.0300 to "
+        "0.0500), 1.9100 vs 1.9500."
     )
-    assert compute_verdict(pair(corpus, 1.8, 1.9), corpus, "steps").winner == "tied"
+    assert "tied is better than untied by 0.0400 bits per byte (95% CI 0.0300 to 0.0500)" in answer(0.04).sentence
 
 
-def test_a_difference_within_noise_has_no_winner(corpus):
-    found = compute_verdict(pair(corpus, 1.9001, 1.9), corpus, "time")
-    assert found.winner is None
-    assert found.sentences[0].startswith("No clear difference after 100 steps each: 1.9001 and 1.9000 bits per byte.")
+def test_an_interval_that_includes_0_has_no_winner_and_says_what_would_settle_it():
+    unclear = answer(-0.004, 0.016)
+    assert unclear.winner is None
+    assert "no clear difference, untied minus tied is -0.0040" in unclear.sentence
+    assert "(95% CI -0.0200 to +0.0120, includes 0)" in unclear.sentence
+    assert unclear.needed
+    assert answer().needed == ""
 
 
-def test_one_noisy_seed_has_no_winner(corpus):
-    found = compute_verdict(pair(corpus, 1.93, 1.9, noise=30), corpus, "time")
-    assert found.half_width > 0.03
-    assert found.winner is None
+def test_needed_seeds_come_with_their_training_time():
+    text = what_is_needed(found(0.012, 0.02, documents=0.002, seeds=0.01), 1, 5.0)
+    seeds = int(text.split("about ")[1].split()[0])
+    assert 3 <= seeds <= 20
+    assert f"({5 * seeds} min of training)" in text
+    assert "held-out text" in what_is_needed(found(0.003, 0.02, documents=0.01, seeds=0.0001), 1, 5.0)
+    assert "More than 100 seeds" in what_is_needed(found(0.0001, 0.02, documents=0.0001, seeds=0.01), 1, 5.0)
 
 
-def test_seeds_that_disagree_have_no_winner(corpus):
-    runs = [metrics("tied", b, s) for s, b in enumerate([1.90, 1.95, 1.92])]
-    runs += [metrics("untied", b, s) for s, b in enumerate([1.93, 1.91, 1.93])]
-    found = compute_verdict(runs, corpus, "steps")
-    assert found.winner is None
-    assert "95% CI -0.0896 to 0.0896, includes 0; 3 seeds" in found.sentences[1]
+def test_equal_time_names_the_steps_of_both():
+    at = {**STEPS, "steps": [300, 286], "seconds": [60.0, 60.0]}
+    text = answer_sentence("time", TITLES, found(-0.03, 0.01), (1.95, 1.92), at)
+    assert text.startswith("At equal time (60 s of training: tied 300 and untied 286 steps), width 256: untied")
 
 
-def test_seeds_that_agree_have_a_winner(corpus):
-    runs = [metrics("tied", b, s) for s, b in enumerate([1.95, 1.96, 1.955])]
-    runs += [metrics("untied", b, s) for s, b in enumerate([1.91, 1.92, 1.914])]
-    found = compute_verdict(runs, corpus, "params")
-    assert found.winner == "untied"
-    assert found.sentences[1].startswith(
-        "Untied minus tied: -0.0403 bits per byte (95% CI -0.0418 to -0.0389, excludes 0; 3"
+def test_the_verdict_has_three_sentences_with_the_other_widths_and_the_packed_size():
+    answers = {q: answer(question=q) for q in ("steps", "time", "size", "packed")}
+    gaps = [Gap("untied", w, 2048, 0.2, answer(d, 0.01, width=w), answer(d, 0.01, width=w))
+            for w, d in ((64, 0.005), (128, -0.06), (256, -0.04))]  # fmt: skip
+    verdict = make_verdict(answers, gaps)
+    assert len(verdict.sentences) == 3
+    assert "Width 64: no clear difference; width 128: untied by 0.0600." in verdict.sentences[0]
+    assert verdict.sentences[2].startswith("At equal size (400.0k to 2.9M parameters): untied is better")
+    assert verdict.sentences[2].endswith("At equal packed size (int8): untied by 0.0400.")
+    assert (verdict.winner, verdict.difference, verdict.seeds) == ("untied", -0.04, 1)
+    assert verdict.half_width == pytest.approx(0.01)
+    assert "one seed" in verdict.note
+    alone = make_verdict({q: answers[q] for q in ("steps", "time")}, gaps[2:])
+    assert alone.sentences[2].startswith("Equal size cannot be answered from one width")
+
+
+def test_the_running_answer_is_one_short_line():
+    assert running_text(TITLES, found(-0.06, 0.02), 64, 150) == (
+        "width 64, step 150: untied better than tied by 0.0600 (95% CI 0.0400 to 0.0800)"
     )
-
-
-def test_equal_time_states_the_steps_of_each_variant(corpus):
-    runs = [
-        metrics("tied", 1.9, losses=losses(corpus, 0), steps=128, minutes=1.0),
-        metrics("untied", 1.9, losses=losses(corpus, 0), steps=86, minutes=1.0, params=1200),
-    ]
-    found = compute_verdict(runs, corpus, "time").sentences[0]
-    assert found.startswith("No clear difference after 1 min each (tied 128 steps, untied 86): ")
-    assert found.endswith(" Tied has 200 fewer parameters (16.7%).")
-
-
-def test_matched_parameters_are_stated_only_if_the_counts_are_equal(corpus):
-    runs = [metrics("tied", 1.95, losses=losses(corpus, 0)), metrics("untied", 1.9, losses=losses(corpus, -0.1))]
-    found = compute_verdict(runs, corpus, "params").sentences[0]
-    assert "at matched parameters after 100 steps each" in found
-    assert "Both have the same number of parameters." in found
-    runs[1].record["params"] = 1100
-    found = compute_verdict(runs, corpus, "params").sentences[0]
-    assert "matched" not in found
-    assert "Tied has 100 fewer parameters (9.1%)." in found
-
-
-def test_paired_standard_error_is_zero_for_equal_losses_and_grows_with_noise(corpus):
-    a = losses(corpus, 0)
-    assert paired_standard_error(a, a, corpus) == 0
-    small, large = (paired_standard_error(losses(corpus, 0, n), a, corpus) for n in (0.1, 1.0))
-    assert 0 < small < large
-    assert large == pytest.approx(10 * small, rel=1e-3)
+    assert "includes 0" in running_text(TITLES, found(-0.01, 0.02), 64, 150)
 
 
 def test_frequency_bands_have_equal_text_and_cover_every_token():

@@ -73,7 +73,7 @@ def test_a_second_comparison_is_refused_until_the_first_has_ended(corpus: Corpus
                          threads=1, device="cpu")  # fmt: skip
 
     def run(**options: Any) -> None:
-        compare(base, corpus, tmp_path / "out", in_subprocess=False, bigram_steps=1, bigram_dim=4, **options)
+        compare(base, corpus, tmp_path / "out", bigram_steps=1, bigram_dim=4, **options)
 
     with busy_in_another_process(lambda stay: run(report=lambda run, record: stay())):
         for force in (False, True):

@@ -83,6 +83,19 @@ def test_a_report_that_is_a_fifo_or_leads_out_is_no_comparison(tmp_path):
     assert client(tmp_path / "root").get("/api/runs").json()["comparisons"] == []
 
 
+def test_a_report_page_that_leads_out_is_not_served(tmp_path):
+    write_run(tmp_path / "root" / "one" / "run", tied=True)
+    (tmp_path / "root" / "one" / "report.json").write_text('{"verdict": {"sentences": ["a", 3, null, "b"]}}')
+    (tmp_path / "report.html").write_text("secret")
+    (tmp_path / "root" / "one" / "report.html").symlink_to(tmp_path / "report.html")
+    http = client(tmp_path / "root")
+    (found,) = http.get("/api/runs").json()["comparisons"]
+    assert (found["sentences"], found["report"]) == (["a", "b"], False)
+    answer = http.get(f"/reports/{found['id']}.html")
+    assert answer.status_code == 422
+    assert "secret" not in answer.text
+
+
 def test_a_directory_that_may_not_be_read_or_links_to_itself_hides_nothing(tmp_path):
     root = write_studio_root(tmp_path)
     (root / "models" / "tied" / "loop").symlink_to("loop")

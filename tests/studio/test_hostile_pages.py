@@ -60,7 +60,7 @@ def test_hostile_text_is_generated_as_text_and_the_page_says_what_is_loaded(visi
 
 def test_hostile_runs_are_text(visit, hostile_studio):
     page = visit(address=hostile_studio).go("runs.html")
-    page.wait_for_selector("svg path.line")
+    page.wait_for_selector(".plot-stage path.plot-line")
     text = shown(page)
     assert "\\u202e" in text
     assert not UNSAFE.search(text)

@@ -49,6 +49,20 @@ def test_cross_site_requests_are_rejected_except_navigation():
     assert client().get("/api/models", headers=followed).status_code == 403
 
 
+def test_a_report_is_sandboxed_without_the_origin_of_the_studio(tmp_path):
+    root = write_studio_root(tmp_path)
+    (root / "runs" / "report.html").write_text("<p>report")
+    http = client(ModelList((), root))
+    (found,) = http.get("/api/runs").json()["comparisons"]
+    answer = http.get(f"/reports/{found['id']}.html")
+    assert answer.text == "<p>report"
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline';")
+    assert "allow-same-origin" not in policy
+    assert "connect-src" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
 def test_every_response_has_security_headers():
     for path in ("/", "/api/status", "/nothing", "/studio.css"):
         headers = client().get(path).headers

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from helpers.building import write_model
-from helpers.studio_files import WORDS, record, write_studio_root
+from helpers.studio_files import WORDS, record, write_run, write_studio_root
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.app import build
 from tiebeam.studio.model_list import ModelList
@@ -237,7 +237,35 @@ def test_every_described_route_exists(http):
 
 
 def test_runs_include_the_verdict_of_their_comparison(http):
-    assert http.get("/api/runs").json()["comparisons"] == [{"name": "runs", "sentences": ["Tied won.", "By a little."]}]
+    (found,) = http.get("/api/runs").json()["comparisons"]
+    assert (found["name"], found["sentences"], found["report"]) == ("runs", ["Tied won.", "By a little."], False)
+    assert http.get(f"/reports/{found['id']}.html").status_code == 422
+    assert http.get("/reports/nothing.html").status_code == 404
+
+
+def test_a_run_says_whether_it_is_running_finished_or_stopped(tmp_path):
+    import os
+
+    for name in ("running", "finished", "stopped"):
+        write_run(tmp_path / name, tied=True)
+    with open(tmp_path / "finished" / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 200, "done": 1.0, "val_bpb": 1.1}) + "\n")
+    os.utime(tmp_path / "stopped" / "metrics.jsonl", (1, 1))
+    here = TestClient(build(ModelList((), tmp_path), PORT), base_url=f"http://127.0.0.1:{PORT}")
+    runs = here.get("/api/runs").json()["runs"]
+    assert {run["name"]: run["state"] for run in runs} == {name: name for name in ("running", "finished", "stopped")}
+
+
+def test_tokens_of_a_step_are_those_of_the_settings(tmp_path):
+    from tiebeam.train import Settings
+
+    for number, settings in enumerate(
+        [Settings(steps=1), Settings(steps=1, batch_tokens=5000, context=64, accumulate=3)]
+    ):
+        where = write_run(tmp_path / str(number), tied=True)
+        (where / "run.json").write_text(json.dumps({"settings": settings.to_dict()}))
+        here = TestClient(build(ModelList((str(where),)), PORT), base_url=f"http://127.0.0.1:{PORT}")
+        assert here.get("/api/runs").json()["runs"][0]["step_tokens"] == settings.step_tokens
 
 
 def test_a_report_above_the_named_directory_is_not_read(tmp_path):
@@ -245,7 +273,7 @@ def test_a_report_above_the_named_directory_is_not_read(tmp_path):
     named = ModelList((str(root / "runs" / "tied"),))
     assert [entry.name for entry in named.runs()] == ["tied"]
     assert named.comparisons() == []
-    assert ModelList((str(root / "runs"),)).comparisons() == [root / "runs"]
+    assert [one.where for one in ModelList((str(root / "runs"),)).comparisons()] == [str(root / "runs")]
 
 
 def test_a_trained_run_is_listed_and_can_generate(tmp_path):

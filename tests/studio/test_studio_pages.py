@@ -1,28 +1,15 @@
 """Every view in a real browser: function, keyboard, phone width, and accessibility."""
 
 import hashlib
-import json
 import re
-from pathlib import Path
 
 import pytest
 
+from helpers.accessibility import VENDOR, axe
+
 pytestmark = pytest.mark.xdist_group("browser")
 
-VENDOR = Path(__file__).parent / "vendor" / "axe-core-4.14.0"
 VIEWS = ["index.html", "calculator.html", "models.html", "runs.html", "generate.html"]
-
-
-def axe(page):
-    """Serious and critical violations, as readable lines."""
-    page.evaluate((VENDOR / "axe.min.js").read_text())
-    found = page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [
-        f"{violation['id']}: {node['target']} {node['failureSummary']}"
-        for violation in found["violations"]
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
 
 
 def test_vendored_axe_matches_its_checksum():
@@ -43,7 +30,7 @@ def test_no_serious_accessibility_violation(visit, view, dark):
         page.get_by_role("button", name="Show", exact=True).click()
         page.wait_for_selector("text=highest direct-path logits")
     if view == "runs.html":
-        page.wait_for_selector("svg path.line")
+        page.wait_for_selector(".plot-stage path.plot-line")
     assert axe(page) == []
 
 
@@ -261,17 +248,6 @@ def test_models_show_their_tie_and_the_findings_with_fixes(visit, studio_root):
     page.get_by_text("Show tensors").click()
     page.get_by_label("Filter by name").fill("lm_head")
     page.wait_for_selector("text=1 of 12 tensors")
-
-
-def test_runs_draw_new_metrics_live(visit, studio_root):
-    from helpers.studio_files import record
-
-    page = visit().go("runs.html")
-    page.wait_for_selector("section[aria-label^=validation] path.line.tied")
-    page.wait_for_selector("section[aria-label^=validation] path.line.untied")
-    with open(studio_root / "runs" / "tied" / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({**record(300, tied=True), "loss": 1.234}) + "\n")
-    page.wait_for_selector("td:text-is('1.234')")
 
 
 def test_generation_streams_tokens_and_shows_logit_factors(visit):

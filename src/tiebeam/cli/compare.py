@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
-from tiebeam.cli.progress import Progress, time_left
+from tiebeam.cli.progress import Progress, close_all
+from tiebeam.cli.rank_errors import reported_once
+from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
-    from tiebeam.compare.train_runs import Run
+    from tiebeam.corpus import Corpus
+    from tiebeam.train import Distribution, Settings
 
-_SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "batch_tokens", "threads", "seed")
+DEFAULT_STEPS = 300  # three widths, tied and untied: about three minutes of training on two free cores
+DEFAULT_WIDTHS = (64, 128, 256)
+_SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "batch_tokens", "threads", "seed",
+             "device")  # fmt: skip
 
 
 @click.command(short_help="Train tied and untied on your text, with a report.")
@@ -27,19 +36,25 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
 )
 @click.option("--variants", default="tied,untied", show_default=True, metavar="A,B",
               help="Any of tied, untied, then (untied after 2/3 of the run), bridge (tied, DxD map).")  # fmt: skip
-@click.option("--minutes", type=float, metavar="M", help="Training time of each run (default 1, unless --steps).")
-@click.option("--steps", type=int, metavar="N", help="Training steps of each run.")
+@click.option("--widths", metavar="A,B,C",
+              help=f"Widths of the ladder (default {','.join(map(str, DEFAULT_WIDTHS))}, or --dim).")  # fmt: skip
+@click.option("--vocabs", metavar="A,B", help="Train the ladder with several vocabulary sizes (default: --vocab).")
+@click.option("--steps", type=int, metavar="N",
+              help=f"Training steps of every run (default {DEFAULT_STEPS}, unless --minutes).")  # fmt: skip
+@click.option("--minutes", type=float, metavar="M",
+              help="Training time of all runs together; every run takes the same number of steps in it.")  # fmt: skip
 @click.option(
-    "--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs per variant; 3 give error bars."
+    "--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs per variant and width, paired by seed."
 )
 @click.option("--match", type=click.Choice(["steps", "time", "params"]),
-              help="What is equal between variants (default: time with --minutes, steps with --steps). steps with "
-                   "--minutes: the first run has the time, others take its steps. params: resize MLPs.")  # fmt: skip
+              help="What the runs are given: the same steps (default), the same time (with --minutes), or the same "
+                   "steps and parameters, by resized MLPs.")  # fmt: skip
 @click.option("--anchor", default="tied", show_default=True, metavar="VARIANT",
               help="With --match params, the variant whose parameter count the others get.")  # fmt: skip
 @click.option("--arch", type=click.Choice(["standard", "golf"]), default="standard", show_default=True)
 @click.option("--layers", type=int, default=4, show_default=True, metavar="N")
-@click.option("--dim", type=int, default=256, show_default=True, metavar="N", help="Model width.")
+@click.option("--dim", type=int, default=256, show_default=True, metavar="N",
+              help="Width that --heads and --mlp-dim are for; alone, the only width.")  # fmt: skip
 @click.option("--heads", type=int, default=8, show_default=True, metavar="N")
 @click.option("--kv-heads", type=int, default=4, show_default=True, metavar="N")
 @click.option("--mlp-dim", type=int, default=512, show_default=True, metavar="N")
@@ -50,57 +65,88 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
 @click.option("--tokenizer", type=click.Path(), metavar="FILE", help="Use this tokenizer.json or sentencepiece model.")
 @click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens per step.")
 @click.option("--bigram-steps", type=int, default=250, show_default=True, metavar="N", help="Steps of the bigram fits.")
+@click.option("--memory", is_flag=True, help="Also measure the peak memory of each run, in a subprocess.")
 @click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="cpu, cuda, mps or auto.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads (default: the idle ones).")
 @click.option("--max-bytes", type=int, metavar="N", help="Use at most this much text.")
 @click.option("--force", is_flag=True, help="Start over: replace the comparison in --out, and nothing else.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print report.json.")
 def command(
-    text: tuple[str, ...], out: str, variants: str, minutes: float | None, steps: int | None, seeds: int,
-    match: str | None, anchor: str, vocab: int, tokenizer: str | None, bigram_steps: int, max_bytes: int | None,
-    force: bool, quiet: bool, as_json: bool, **options: Any,
+    text: tuple[str, ...], out: str, variants: str, widths: str | None, vocabs: str | None, minutes: float | None,
+    steps: int | None, seeds: int, match: str | None, anchor: str, vocab: int, tokenizer: str | None,
+    bigram_steps: int, max_bytes: int | None, memory: bool, force: bool, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Train a small GPT tied and untied on TEXT and compare the held-out loss.
+    """Train a small GPT tied and untied on TEXT at several widths: should this model tie?
 
-    Writes report.html, report.json and figures/. All runs have the same data and seeds. After Ctrl-C, run the same
-    command again: finished runs are kept, the others are resumed. Without TEXT it uses the sources of the Python
-    standard library and takes less than five minutes on two cores.
+    The variants of a width take turns of a few steps, with the same data and the same initial weights. From the same
+    runs come three answers, each with a 95% confidence interval: at equal steps, at equal time, at equal size.
+
+    Writes report.html, report.json and figures/. After Ctrl-C, run the same command again: finished runs are kept,
+    the others are resumed. More --seeds, --widths or --vocabs add to what is there. Without TEXT it uses the sources
+    of the Python standard library and takes about five minutes on two cores.
 
     \b
     tiebeam compare
-    tiebeam compare books/ --seeds 3 --variants tied,untied,then,bridge --minutes 5
-    tiebeam compare --match params --steps 500
+    tiebeam compare books/ --seeds 3 --variants tied,untied,then,bridge --minutes 60
+    tiebeam compare --widths 128,256,512 --vocabs 1024,4096 --steps 2000
+    torchrun --nproc-per-node 2 -m tiebeam compare books/ --minutes 60
     """
-    from tiebeam.compare import Interrupted, compare, parse_variants
+    from tiebeam.cli.compare_progress import CompareProgress
+    from tiebeam.compare import compare, parse_variants
     from tiebeam.compare.comparison import base_settings
     from tiebeam.compare.train_runs import check_directory
-    from tiebeam.corpus import build_corpus
+    from tiebeam.train import Distribution
 
-    chosen = parse_variants(variants)
-    length = {"steps": steps, "minutes": minutes if minutes or steps else 1.0}
-    softcap = 15.0 if options["arch"] == "golf" else None
-    base = base_settings(**{name: options[name] for name in _SETTINGS}, **length, softcap=softcap)
-    check_directory(Path(out), force)  # before the corpus is built
-    progress = Progress(quiet or as_json)
-    corpus = build_corpus(text, vocab=vocab, tokenizer=tokenizer, max_bytes=max_bytes, progress=progress)
-    for note in corpus.notes:
-        progress.say(note, f"note: {note}")
+    distribution = Distribution()
     try:
-        found = compare(
-            base, corpus, Path(out), variants=chosen, seeds=seeds, match=match, anchor=anchor, force=force,
-            bigram_steps=bigram_steps, command=_command(), progress=progress, interrupted=Interrupt(),
-            report=lambda run, record: _show_progress(progress, run, record),
-        )  # fmt: skip
-    except Interrupted as stop:
-        progress.close()
-        render.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
-        raise click.exceptions.Exit(130) from None
+        with reported_once(distribution):
+            distribution = Distribution.from_environment()
+        with reported_once(distribution):
+            hidden = quiet or as_json or not distribution.is_main
+            progress, display = Progress(hidden), CompareProgress(hidden)
+            chosen = parse_variants(variants)
+            length = {"steps": steps if steps or minutes else DEFAULT_STEPS, "minutes": minutes}
+            softcap = 15.0 if options["arch"] == "golf" else None
+            base = base_settings(**{name: options[name] for name in _SETTINGS}, **length, softcap=softcap)
+            check_directory(Path(out), force)  # before the corpus is built
+            corpora = _corpora(text, vocabs, vocab, tokenizer, max_bytes, progress)
+
+            def stage(what: str, done: int, total: int) -> None:
+                display.close()
+                progress(what, done, total)
+
+            with distribution, _interruptible(distribution):
+                found = compare(
+                    base, corpora, Path(out), variants=chosen, widths=_widths(widths, base), seeds=seeds, match=match,
+                    anchor=anchor, force=force, bigram_steps=bigram_steps, memory=memory, command=_command(),
+                    progress=stage, report=display.record, planned=display.planned,
+                    interrupted=Interrupt(launched=distribution.world_size > 1), distribution=distribution,
+                )  # fmt: skip
+    except click.exceptions.Exit as leaving:
+        distribution.exit(leaving.exit_code)
+        raise
     progress.close()
-    if as_json:
+    if distribution.is_main and as_json:
         render.emit_json(found.document)
-    else:
+    elif distribution.is_main:
         _show(found.document, found.page)
+    distribution.exit()
+
+
+@contextmanager
+def _interruptible(distribution: Distribution) -> Iterator[None]:
+    """After Ctrl-C: say how to resume, and exit with 130 on every rank."""
+    from tiebeam.compare import Interrupted
+
+    try:
+        yield
+    except Interrupted as stop:
+        close_all()
+        if distribution.is_main:
+            render.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
+        raise click.exceptions.Exit(130) from None
 
 
 def _command() -> str:
@@ -108,45 +154,77 @@ def _command() -> str:
     return shlex.join(["tiebeam", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "tiebeam compare"
 
 
-def _show_progress(progress: Progress, run: Run, record: dict[str, Any]) -> None:
-    head = f"{run.name}  step {record['step']:>6,}  {100 * record['done']:3.0f}%  {record['seconds']:5.0f} s"
-    if "val_bpb" in record:
-        final = record["done"] >= 1
-        progress.say(f"{run.name} {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final)
-    else:
-        left = time_left(record["done"], record["seconds"])
-        speed = f"{record['tokens_per_second']:,.0f} tokens/s"
-        progress.say(run.name, f"{head}  loss {record['loss']:.4f}  {speed}  {left}".rstrip())
+def _widths(widths: str | None, base: Settings) -> tuple[int, ...]:
+    """--widths, else --dim if it was given, else the default ladder."""
+    from tiebeam.compare.model_widths import parse_numbers
+
+    if widths is not None:
+        return parse_numbers(widths, "widths")
+    given = click.get_current_context().get_parameter_source("dim") is not ParameterSource.DEFAULT
+    return (base.dim,) if given else DEFAULT_WIDTHS
+
+
+def _corpora(
+    text: tuple[str, ...], vocabs: str | None, vocab: int, tokenizer: str | None, max_bytes: int | None,
+    progress: Progress,
+) -> list[Corpus]:  # fmt: skip
+    """One corpus per vocabulary size, of the same text."""
+    from tiebeam.compare.model_widths import parse_numbers
+    from tiebeam.corpus import build_corpus
+
+    sizes = parse_numbers(vocabs, "vocabs") if vocabs is not None else (vocab,)
+    if tokenizer is not None and len(sizes) > 1:
+        raise BadRequest("--vocabs trains a tokenizer for each size; drop --tokenizer")
+    corpora = []
+    for size in sizes:
+        corpus = build_corpus(text, vocab=size, tokenizer=tokenizer, max_bytes=max_bytes, progress=progress)
+        for note in corpus.notes:
+            progress.say(note, f"note: {note}")
+        corpora.append(corpus)
+    return corpora
 
 
 def _show(document: dict[str, Any], page: Path) -> None:
-    """Verdict first, then the table, then the report and the next command."""
+    """The three sentences first, then the table of the ladder, then the report and the next command."""
     console = render.console()
-    first, second = document["verdict"]["sentences"]
-    console.print(render.wrapped(first, console.width, 0), style="bold")
-    console.print(render.wrapped(second, console.width, 0))
-    rows: list[list[Any]] = [["", "bits/byte", "parameters", "on disk", "packed", "steps", "tokens/s"]]
-    for v in document["variants"]:
-        rows.append(
-            [
-                render.styled(("● ", v["colour"]), v["title"]),
-                f"{v['val_bpb']:.4f}" + (f" ± {v['val_bpb_error']:.4f}" if v["val_bpb_error"] is not None else ""),
-                f"{v['params']:,}",
-                human_bytes(round(v["disk_bytes"])),
-                human_bytes(round(v["packed_bytes"])),
-                f"{v['steps']:,.0f}",
-                f"{v['tokens_per_second']:,.0f}" if v["tokens_per_second"] else "–",
-            ]
-        )
-    for line in render.columns(rows, "<>>>>>>"):
+    verdict = document["verdict"]
+    for sentence in verdict["sentences"]:
+        console.print(render.wrapped(sentence, console.width, 0), style="bold")
+    if verdict["note"]:
+        console.print(render.wrapped(verdict["note"], console.width, 0))
+    for line in render.columns(_table(document), "<<>>>>>>"):
         console.print(line)
     for v in document["variants"]:
         if v["note"]:
             console.print(render.wrapped(f"{v['title']}: {v['note']}", console.width))
-    found = document["bigrams"]
-    forms = "   ".join(f"{fit['name']} {fit['bits']:.2f}" for fit in found["forms"].values())
-    console.print(f"  direct path without layers, bits per token at width {found['dim']}: {forms}")
     console.print(render.styled("report: ", (str(page), "bold")))
     more_seeds = f"{document['command'].replace(' --force', '')} --seeds 3"  # resumes: finished runs are kept
     following = f"tiebeam studio {shlex.quote(str(page.parent))}" if len(document["seeds"]) > 1 else more_seeds
     console.print(render.styled("next: ", (following, "bold")))
+
+
+def _table(document: dict[str, Any]) -> list[list[Any]]:
+    """One row per width, vocabulary and variant; means over seeds."""
+    rows: list[list[Any]] = [["", "width", "bits/byte", "parameters", "packed", "steps", "seconds", "tokens/s"]]
+    looks = {v["name"]: (v["colour"], v["title"]) for v in document["variants"]}
+    cells: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
+    for cell in document["ladder"]["cells"]:
+        cells.setdefault((cell["vocab"], cell["width"], cell["variant"]), []).append(cell)
+    several = len(document["ladder"]["vocabs"]) > 1
+    for (vocab, width, variant), mine in cells.items():
+        colour, title = looks[variant]
+        mean = {key: sum(cell[key] for cell in mine) / len(mine) for key in
+                ("bpb", "packed_bytes", "steps", "seconds", "tokens_per_second")}  # fmt: skip
+        rows.append(
+            [
+                render.styled(("● ", colour), title),
+                f"{width}" + (f" V {vocab}" if several else ""),
+                f"{mean['bpb']:.4f}",
+                f"{mine[0]['params']:,}",
+                human_bytes(round(mean["packed_bytes"])),
+                f"{mean['steps']:,.0f}",
+                f"{mean['seconds']:,.0f}",
+                f"{mean['tokens_per_second']:,.0f}",
+            ]
+        )
+    return rows

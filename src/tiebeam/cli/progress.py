@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tiebeam._visible import visible
 from tiebeam.budget import human, human_bytes
@@ -100,7 +100,8 @@ class Progress:
             if self._live is not None:
                 self._live.stop()
                 self._live = None
-                _showing.remove(self)
+                if self in _showing:
+                    _showing.remove(self)
 
     def _show(self, stage: str, done: int, total: int, unit: str, detail: str, label: str | None = None) -> None:
         if self._live is None:
@@ -134,7 +135,7 @@ class Progress:
                 self._write(f"{stage}: done in {elapsed:.1f} s")
         elif self._due(stage):
             share = f"{100 * done / total:.0f}%" if total else ""
-            left = f"{_clock(elapsed * (total - done) / done)} left" if total and done and elapsed > 0 else ""
+            left = f"{clock(elapsed * (total - done) / done)} left" if total and done and elapsed > 0 else ""
             parts = [part for part in (share, _counts(done, total, unit), left, detail) if part]
             self._write(stage + (": " + ", ".join(parts) if parts else ""))
 
@@ -152,7 +153,16 @@ class Progress:
         sys.stderr.flush()
 
 
-_showing: list[Progress] = []
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_showing: list[Closable] = []
+
+
+def close_at_exit(display: Closable) -> None:
+    """Have a live display closed before an error message and at exit."""
+    _showing.append(display)
 
 
 @atexit.register
@@ -201,10 +211,11 @@ def time_left(done: float, seconds: float) -> str:
     >>> time_left(0.25, 60)
     '3:00 left'
     """
-    return f"{_clock(seconds * (1 - done) / done)} left" if 0 < done < 1 else ""
+    return f"{clock(seconds * (1 - done) / done)} left" if 0 < done < 1 else ""
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """'1:05', or '2:00:00' from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

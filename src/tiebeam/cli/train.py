@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +14,12 @@ from tiebeam.budget import human, human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.interrupt import Interrupt
 from tiebeam.cli.progress import Progress, time_left
-from tiebeam.errors import BadRequest, TiebeamError
+from tiebeam.cli.rank_errors import reported_once
+from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, LearningRates, Result, Settings
-
-_RANK_0_SECONDS = 5.0  # how long the other ranks wait for rank 0 to report an error that all of them found
 
 
 def tie_option(value: str) -> bool | float:
@@ -113,9 +109,9 @@ def command(
         raise BadRequest("--shard and --shard-vocab are not supported by the MLX backend; use --backend torch")
     distribution = Distribution()
     try:
-        with _reported_once(distribution):
+        with reported_once(distribution):
             distribution = Distribution.from_environment(shard=shard, shard_vocab=shard_vocab)
-        with _reported_once(distribution):
+        with reported_once(distribution):
             _train(text, Path(out), resume, force, quiet, as_json, options, distribution)
     except click.exceptions.Exit as leaving:
         distribution.exit(leaving.exit_code)
@@ -169,24 +165,6 @@ def _train(
         resume_with = f"{distribution.command} --resume --out {shlex.quote(str(out))}"
         render.echo(f"interrupted after {result.steps:,} steps; resume with: {resume_with}", err=True)
         raise click.exceptions.Exit(130)
-
-
-@contextmanager
-def _reported_once(distribution: Distribution) -> Iterator[None]:
-    """Print an error once, with option names, although every rank may find it.
-
-    Before the ranks have joined, the others wait: rank 0 reports the error and exits, then torchrun ends them.
-    """
-    from tiebeam.train.distributed.failures import reports_first
-
-    try:
-        yield
-    except TiebeamError as error:
-        if not distribution.joined:
-            time.sleep(0 if distribution.is_main else _RANK_0_SECONDS)
-        elif not reports_first(distribution):
-            raise click.exceptions.Exit(2 if isinstance(error, BadRequest) else 3) from None
-        raise
 
 
 def _new_settings(options: dict[str, Any]) -> Settings:

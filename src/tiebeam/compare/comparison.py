@@ -1,4 +1,4 @@
-"""Run a whole comparison: train, collect metrics, compute the verdict, write report.json, figures and report.html."""
+"""Run a whole comparison: train in turns, collect the ladder, answer the questions, write the report."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from tiebeam._fs import explaining, write_text
 from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
 from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
+from tiebeam.compare.held_out_curves import HeldOutCurve, read_curve, windows_of
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
+from tiebeam.compare.ladder import make_ladder, pair_answers
+from tiebeam.compare.ladder_cells import collect_cell
 from tiebeam.compare.run_metrics import RunMetrics, collect_metrics
+from tiebeam.compare.step_budget import steps_for_minutes
 from tiebeam.compare.text_samples import sample_continuations
-from tiebeam.compare.train_runs import OnRecord, prepared_directory, run_all
-from tiebeam.compare.variants import MATCHES, VARIANTS, Variant, variant_configs
-from tiebeam.compare.verdict import compute_verdict
+from tiebeam.compare.train_runs import PLAN, OnRecord, Run, plan_runs, prepared_directory, train_in_turns
+from tiebeam.compare.variants import MATCHES, VARIANTS, Variant
+from tiebeam.compare.verdict import Verdict, make_verdict, only_one
 from tiebeam.errors import BadRequest
 from tiebeam.lens.zero_layer import study
-from tiebeam.train import Settings
+from tiebeam.train import Distribution, Settings
 from tiebeam.train.device import free_threads
 
 if TYPE_CHECKING:
+    from tiebeam.compare.document import Answer, Cell
     from tiebeam.corpus import Corpus
 
 Progress = Callable[[str, int, int], None]
@@ -49,72 +54,155 @@ class Comparison:
 
 
 def compare(
-    base: Settings, corpus: Corpus, out: Path, *, variants: Sequence[Variant] = (VARIANTS["tied"], VARIANTS["untied"]),
+    base: Settings, corpus: Corpus | Sequence[Corpus], out: Path, *,
+    variants: Sequence[Variant] = (VARIANTS["tied"], VARIANTS["untied"]), widths: Sequence[int] | None = None,
     seeds: int = 1, match: str | None = None, anchor: str = "tied", bigram_dim: int = 64, bigram_steps: int = 250,
-    force: bool = False, in_subprocess: bool = True, command: str = "", report: OnRecord | None = None,
-    progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False,
+    memory: bool = False, force: bool = False, command: str = "", report: OnRecord | None = None,
+    planned: Callable[[Sequence[Run]], None] | None = None, progress: Progress | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    distribution: Distribution | None = None,
 ) -> Comparison:  # fmt: skip
-    """Run the comparison in `out`, or resume it. `base.minutes` or `base.steps` is the length of each run.
-
-    `match` is what is equal between variants: "steps", "time" or "params" (then `anchor` is the variant whose
-    parameter count the others are matched to). `in_subprocess` trains each run in its own subprocess, which is needed
-    to measure its peak memory. `report` receives every training record, `progress` the stages after training.
+    """Run the comparison in `out`, or resume it.
 
         corpus = build_corpus(["books/"])
-        result = compare(base_settings(minutes=1.0), corpus, Path("comparison"))
-        print(result.document["verdict"]["sentences"][0])
+        result = compare(base_settings(steps=300), corpus, Path("comparison"), widths=(64, 128, 256))
+        print(*result.document["verdict"]["sentences"], sep="\\n")
+
+    Args:
+        base: the shape, and the length: `steps` of every run, or `minutes` of training of all runs together.
+        corpus: the text; several corpora of the same text with different vocabularies give a ladder of vocabularies.
+        out: directory of the runs and the report.
+        variants: what is trained at every width.
+        widths: widths of the ladder; by default only that of `base`.
+        seeds: runs per variant and width.
+        match: what the runs are given: the same "steps" (default), the same "time" (with `minutes`), or the same
+            steps and "params" (MLPs are resized to the parameter count of `anchor`).
+        memory: also measure the peak memory of each run, in a subprocess of its own.
+        force: replace the comparison in `out`.
+        report: receives every training record.
+        planned: receives all runs before the first one is trained.
+        progress: receives the stages after training.
+        interrupted: polled after every step; True saves all states and raises `Interrupted`.
+        distribution: the ranks of a multi-rank comparison, already joined.
     """
     stage = progress or (lambda what, done, total: None)
-    match = match or ("steps" if base.minutes is None else "time")
+    ranks = distribution or Distribution()
+    corpora = [corpus] if not isinstance(corpus, Sequence) else list(corpus)
+    widths = sorted(set(widths or (base.dim,)))
+    match = match or "steps"
+    _check_request(base, match, anchor, seeds)
+    identity = {
+        "settings": json.loads(json.dumps({**base.to_dict(), "threads": None})), "match": match, "anchor": anchor,
+    }  # fmt: skip
+    plan = {**identity, "threads": base.threads or free_threads(), "steps": None, "command": command}
+    numbers = [base.seed + i for i in range(seeds)]
+    with explaining(out), prepared_directory(out, plan, force, ranks) as plan:
+        groups = _planned_groups(base, variants, corpora, widths, numbers, out, plan, ranks)
+        if planned:
+            planned([run for runs in groups for run in runs])
+        for runs in groups:
+            train_in_turns(runs, report=report, interrupted=interrupted, distribution=distribution)
+        if not ranks.is_main:
+            return Comparison(out, {})
+        curves = _read_curves([run for runs in groups for run in runs])
+        cells = []
+        for done, curve in enumerate(curves):
+            stage("collecting metrics", done, len(curves))
+            cells.append(collect_cell(curve, memory))
+        main = corpora[0]
+        counts = token_counts(main)
+        widest = [c.run for c in curves if c.run.width == widths[-1] and c.run.corpus is main]
+        metrics = []
+        for done, run in enumerate(widest):
+            stage("measuring the widest models", done, len(widest))
+            metrics.append(collect_metrics(run, counts))
+        bigrams = study(
+            main, dim=min(bigram_dim, main.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
+            progress=progress,
+        )  # fmt: skip
+        stage("drawing figures", 0, 0)
+        by_variant = pair_answers(curves, cells, match)
+        ladder = make_ladder(curves, cells)
+        document = {
+            "tiebeam": __version__,
+            "verdict": _verdict(by_variant, ladder.gaps, curves, match).to_dict(),
+            "answers": by_variant.get(_headline(by_variant), {}),
+            "by_variant": by_variant,
+            "ladder": ladder.to_dict(),
+            "match": match,
+            "anchor": anchor if match == "params" else None,
+            "seeds": numbers,
+            "variants": [_variant_row(v, metrics, cells) for v in variants],
+            "runs": [m.record for m in metrics],
+            "alignment": _alignment(metrics, counts),
+            "bigrams": bigrams.to_dict(),
+            "heat": bigram_heatmaps(main, metrics),
+            "samples": sample_continuations(main, metrics),
+            "corpus": main.to_dict(),
+            "sweep": None,
+            "plan": None,
+            "command": command,
+            "machine": _machine(plan["threads"]),
+        }
+        document = json.loads(json.dumps(document, default=lambda value: value.to_dict()))
+        write(out, document)
+        return Comparison(out, document)
+
+
+def _check_request(base: Settings, match: str, anchor: str, seeds: int) -> None:
     if match not in MATCHES:
         raise BadRequest(f'match="{match}" is not one of {", ".join(MATCHES)}')
     if match == "time" and base.minutes is None:
-        raise BadRequest('match="time" needs a time such as minutes=1; with steps=500 the runs are equal in steps')
+        raise BadRequest('match="time" needs a time such as minutes=5; with steps=500 the runs are equal in steps')
     if not 1 <= seeds <= 100:
         raise BadRequest(f"seeds={seeds} is not between 1 and 100; use seeds=3 for error bars")
     if anchor not in VARIANTS:
         raise BadRequest(f'anchor="{anchor}" is not one of {", ".join(VARIANTS)}')
-    configs = variant_configs(base, list(variants), corpus.vocab, match, anchor)
-    identity = {
-        "settings": json.loads(json.dumps({**base.to_dict(), "threads": None})), "match": match, "anchor": anchor,
-        "corpus": corpus.to_dict()["digest"], "vocab": corpus.vocab,
-    }  # fmt: skip
-    plan = {**identity, "threads": base.threads or free_threads(), "command": command}
-    numbers = [base.seed + i for i in range(seeds)]
-    with explaining(out), prepared_directory(out, plan, force) as plan:
-        runs = run_all(
-            configs, numbers, corpus, out, threads=plan["threads"], equal_steps=match == "steps",
-            in_subprocess=in_subprocess, report=report, interrupted=interrupted,
+
+
+def _planned_groups(
+    base: Settings, variants: Sequence[Variant], corpora: Sequence[Corpus], widths: Sequence[int],
+    seeds: Sequence[int], out: Path, plan: dict[str, Any], ranks: Distribution,
+) -> list[list[Run]]:  # fmt: skip
+    """The runs, with their length. A time for everything becomes the same number of steps for every run."""
+
+    def groups(base: Settings) -> list[list[Run]]:
+        return plan_runs(
+            base, variants, corpora, widths, seeds, out, match=plan["match"], anchor=plan["anchor"],
+            threads=plan["threads"],
         )  # fmt: skip
-        counts = token_counts(corpus)
-        metrics = []
-        for done, run in enumerate(runs):
-            stage("collecting metrics", done, len(runs))
-            metrics.append(collect_metrics(run, corpus, counts))
-        stage("collecting metrics", len(runs), len(runs))
-        bigrams = study(
-            corpus, dim=min(bigram_dim, corpus.vocab // 4), steps=bigram_steps, top=_BIGRAM_TOKENS, seed=base.seed,
-            progress=progress,
-        )  # fmt: skip
-        stage("drawing figures", 0, 0)
-        document = {
-            "tiebeam": __version__,
-            "verdict": compute_verdict(metrics, corpus, match).to_dict(),
-            "match": match,
-            "anchor": anchor if match == "params" else None,
-            "seeds": numbers,
-            "variants": [_variant_row(v, metrics) for v in variants],
-            "runs": [m.record for m in metrics],
-            "alignment": _alignment(metrics, counts),
-            "bigrams": bigrams.to_dict(),
-            "heat": bigram_heatmaps(corpus, metrics),
-            "samples": sample_continuations(corpus, metrics),
-            "corpus": corpus.to_dict(),
-            "command": command,
-            "machine": _machine(plan["threads"]),
-        }
-        write(out, document)
-        return Comparison(out, document)
+
+    if base.minutes is None:
+        return groups(base)
+    found = groups(base)
+    if plan["match"] == "time":
+        return groups(replace(base, minutes=base.minutes / sum(map(len, found))))
+    if plan["steps"] is None:
+        plan["steps"] = steps_for_minutes(base.minutes, found, ranks)
+        ranks.on_main(lambda: write_text(out / PLAN, json.dumps(plan, indent=2) + "\n"))
+    return groups(replace(base, minutes=None, steps=plan["steps"]))
+
+
+def _read_curves(runs: Sequence[Run]) -> list[HeldOutCurve]:
+    windows = {id(run.corpus): windows_of(run) for run in runs}
+    return [read_curve(run, windows[id(run.corpus)]) for run in runs]
+
+
+def _headline(by_variant: dict[str, dict[str, Answer]]) -> str:
+    """The variant that the verdict is about: untied if it was trained."""
+    return "untied" if "untied" in by_variant else next(iter(by_variant), "")
+
+
+def _verdict(
+    by_variant: dict[str, dict[str, Answer]], gaps: Sequence[Any], curves: Sequence[HeldOutCurve], match: str
+) -> Verdict:
+    if not by_variant:
+        last = curves[-1]
+        seeds = len({curve.run.seed for curve in curves})
+        return only_one(last.run.variant, last.run.config.variant.title, float(last.bpb[-1]), seeds)
+    second, vocab = _headline(by_variant), curves[0].run.vocab
+    mine = [gap for gap in gaps if gap.variant == second and gap.vocab == vocab]
+    return make_verdict(by_variant[second], mine, "time" if match == "time" else "steps")
 
 
 def write(out: Path, document: dict[str, Any]) -> None:
@@ -127,14 +215,15 @@ def write(out: Path, document: dict[str, Any]) -> None:
     write_text(out / PAGE, page(document, figures))
 
 
-def _variant_row(variant: Variant, metrics: Sequence[RunMetrics]) -> dict[str, Any]:
-    """One row of the table: means over seeds, with standard errors if there are several."""
+def _variant_row(variant: Variant, metrics: Sequence[RunMetrics], cells: Sequence[Cell]) -> dict[str, Any]:
+    """One row of the table for the widest model: means over seeds, with standard errors if there are several."""
     mine = [m.record for m in metrics if m.run.config.variant.name == variant.name]
     row: dict[str, Any] = {
         "name": variant.name, "title": variant.title, "colour": variant.colour, "params": mine[0]["params"],
-        "note": mine[0]["note"],
+        "note": mine[0]["note"], "width": mine[0]["width"],
+        "state_bytes": next(cell.state_bytes for cell in cells if cell.name == mine[0]["name"]),
     }  # fmt: skip
-    for key in ("val_bpb", "packed_bpb", "tokens_per_second", "steps", "seconds", "peak_bytes", "disk_bytes",
+    for key in ("bpb", "val_bpb", "packed_bpb", "tokens_per_second", "steps", "seconds", "peak_bytes", "disk_bytes",
                 "packed_bytes"):  # fmt: skip
         values = [record[key] for record in mine if record[key] is not None]
         row[key], row[f"{key}_error"] = mean_and_standard_error(values) if values else (None, None)
@@ -176,5 +265,5 @@ def _machine(threads: int) -> dict[str, Any]:
 
 
 def base_settings(**options: Any) -> Settings:
-    """Training settings of a comparison: those of a run, with fewer validations during training."""
-    return replace(Settings(**options), validate_every=0.125)
+    """Training settings of a comparison: those of a run."""
+    return Settings(**{"validate_every": 0.1, **options})

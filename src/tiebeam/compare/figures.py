@@ -1,14 +1,13 @@
-"""Figures of the report (matplotlib): SVG and PNG files, and the same drawings as inline SVG for the page.
+"""Figures of a comparison (matplotlib): SVG and PNG files for documents, and some of them as inline SVG for the page.
 
-Each is narrow enough for a phone. Inline, the text colour becomes `currentColor`, so that it follows the page's light
-or dark theme; the files have a white background.
+The page draws curves and gaps itself (static/curves.js). Each figure is narrow enough for a phone. Inline, the text
+colour becomes `currentColor`, so that it follows the page's light or dark theme; the files have a white background.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,105 +78,48 @@ def _colours(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
 
 
-def _runs_with_labels(document: dict[str, Any]) -> list[tuple[dict[str, Any], str, str | None]]:
-    """Rows of (run, colour, legend label); only the first run of a variant has a label."""
-    colours, seen, rows = _colours(document), set(), []
-    for run in document["runs"]:
-        title, colour = colours[run["variant"]]
-        rows.append((run, colour, None if run["variant"] in seen else title))
-        seen.add(run["variant"])
-    return rows
-
-
-def _held_out(figure: Any, document: dict[str, Any]) -> None:
-    axes = figure.subplots()
-    by_time = document["match"] == "time"
-    for run, colour, label in _runs_with_labels(document):
-        x = [p["seconds"] if by_time else p["step"] for p in run["val_curve"]]
-        y = [p["val_bpb"] for p in run["val_curve"]]
-        axes.plot(x, y, color=colour, label=label, marker="o", markersize=3.5)
-        axes.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=7)
-    axes.set_xlabel("training time, s" if by_time else "steps")
-    axes.set_ylabel("held-out bits per byte")
-    axes.legend()
-
-
-def _training(figure: Any, document: dict[str, Any]) -> bool | None:
-    axes = figure.subplots()
-    by_time = document["match"] == "time"
-    if all(len(run["curve"]) < 2 for run in document["runs"]):
+def _held_out(figure: Any, document: dict[str, Any]) -> bool | None:
+    """Held-out curves, a panel for each width of the first vocabulary."""
+    ladder = document.get("ladder")
+    if not ladder or not ladder["cells"]:
         return False
-    for run, colour, label in _runs_with_labels(document):
-        x = [p["seconds"] if by_time else p["step"] for p in run["curve"]]
-        _plot_smoothed(axes, x, [p["loss"] for p in run["curve"]], colour, label)
-    axes.set_xlabel("training time, s" if by_time else "steps")
-    axes.set_ylabel("training loss, nats per token")
-    axes.legend()
+    panels = figure.subplots(1, len(ladder["widths"]), squeeze=False)[0]
+    for axes, width in zip(panels, ladder["widths"], strict=True):
+        labelled: set[str] = set()
+        for cell in ladder["cells"]:
+            if (cell["width"], cell["vocab"]) == (width, ladder["vocabs"][0]):
+                title, colour = _colours(document)[cell["variant"]]
+                x, y = zip(*((check["step"], check["bpb"]) for check in cell["checks"]), strict=True)
+                axes.plot(x, y, color=colour, label=None if title in labelled else title, marker="o", markersize=2.5)
+                labelled.add(title)
+        axes.set_title(f"width {width}", fontsize=10)
+        axes.set_xlabel("steps")
+    panels[0].set_ylabel("held-out bits per byte")
+    panels[0].legend()
     return None
 
 
-def _size_and_loss(figure: Any, document: dict[str, Any]) -> None:
-    axes = figure.subplots()
-    for v in document["variants"]:
-        for key, bpb, fill in (("disk_bytes", "val_bpb", True), ("packed_bytes", "packed_bpb", False)):
-            axes.errorbar(
-                v[key] / 1e6, v[bpb], yerr=v[f"{bpb}_error"] or None, color=v["colour"], marker="o", markersize=8,
-                capsize=3, markerfacecolor=v["colour"] if fill else "none", linestyle="none",
-                label=v["title"] if fill else None,
-            )  # fmt: skip
-        axes.plot(
-            [v["disk_bytes"] / 1e6, v["packed_bytes"] / 1e6], [v["val_bpb"], v["packed_bpb"]], color=v["colour"],
-            linewidth=0.8, linestyle=":",
-        )  # fmt: skip
-    axes.set_xlabel("size, MB (filled: checkpoint, open: packed)")
-    axes.set_ylabel("held-out bits per byte")
-    axes.set_xlim(left=0)
-    axes.margins(y=0.25)
-    axes.legend()
-
-
-def _gradient(figure: Any, document: dict[str, Any]) -> bool | None:
-    axes = figure.subplots()
-    if not any(run["gradient"] for run in document["runs"]):
+def _gap(figure: Any, document: dict[str, Any]) -> bool | None:
+    """The gap to the baseline at equal steps, with 95% intervals, against the width."""
+    ladder = document.get("ladder")
+    if not ladder or not ladder["gaps"]:
         return False
-    for run, colour, label in _runs_with_labels(document):
-        if run["gradient"]:
-            x = [100 * p["done"] for p in run["gradient"]]
-            _plot_smoothed(axes, x, [100 * p["head_share"] for p in run["gradient"]], colour, label)
-    axes.axhline(50, color=RULE, linewidth=1)
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("training progress, %")
-    axes.set_ylabel("LM head share of gradient norm, %")
+    axes = figure.subplots()
+    colours = _colours(document)
+    for name in dict.fromkeys(gap["variant"] for gap in ladder["gaps"]):
+        title, colour = colours[name]
+        found = [g for g in ladder["gaps"] if g["variant"] == name and g["vocab"] == ladder["vocabs"][0] and g["steps"]]
+        x = [gap["width"] for gap in found]
+        y = np.array([[gap["steps"][key] for key in ("ci_low", "difference", "ci_high")] for gap in found])
+        error = [y[:, 1] - y[:, 0], y[:, 2] - y[:, 1]]
+        axes.errorbar(x, y[:, 1], yerr=error, color=colour, marker="o", capsize=4, label=title)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ladder["widths"], [str(width) for width in ladder["widths"]])
+    axes.set_xlabel("width")
+    axes.set_ylabel(f"minus {colours[ladder['baseline']][0]}, bits per byte")
     axes.legend()
     return None
-
-
-def _matrices_of_first_seed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
-    """(run, "embed" or "head", line style); a tied run has one matrix."""
-    for run in document["runs"]:
-        if run["seed"] == document["seeds"][0]:
-            title, colour = _colours(document)[run["variant"]]
-            for matrix, line in (("embed", "-"),) if run["tied_at_end"] else (("embed", "-"), ("head", "--")):
-                label = title if run["tied_at_end"] else f"{title}, {MATRIX_NAMES[matrix]}"
-                yield run, matrix, {"linestyle": line, "color": colour, "label": label}
-
-
-def _plot_smoothed(axes: Any, x: list[float], y: list[float], colour: str, label: str | None) -> None:
-    """Plot the values faintly and their running mean in bold."""
-    width = max(1, len(y) // 40)
-    axes.plot(x, y, color=colour, alpha=0.18, linewidth=0.8)
-    axes.plot(x[width - 1 :], np.convolve(y, np.ones(width) / width, "valid"), color=colour, label=label)
-
-
-def _spectrum(figure: Any, document: dict[str, Any]) -> None:
-    axes = figure.subplots()
-    for run, matrix, style in _matrices_of_first_seed(document):
-        cumulative = 100 * np.cumsum(run["spectrum"][matrix])
-        axes.plot(np.arange(1, len(cumulative) + 1), cumulative, **style)
-    axes.set_xlabel("rank")
-    axes.set_ylabel("cumulative squared singular values, %")
-    axes.set_ylim(0, 102)
-    axes.legend(loc="lower right")
 
 
 def _bands(figure: Any, document: dict[str, Any]) -> bool | None:
@@ -204,34 +146,6 @@ def _bands(figure: Any, document: dict[str, Any]) -> bool | None:
     return None
 
 
-def _norms(figure: Any, document: dict[str, Any]) -> None:
-    axes = figure.subplots()
-    for run, matrix, style in _matrices_of_first_seed(document):
-        rows = run["norms"]["rows"]
-        axes.plot([r["count"] for r in rows], [r[matrix] for r in rows], marker=".", **style)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("count in training text")
-    axes.set_ylabel("mean row norm")
-    axes.legend()
-
-
-def _bigrams(figure: Any, document: dict[str, Any]) -> None:
-    axes = figure.subplots()
-    found = document["bigrams"]
-    rows = [("unigram", found["unigram"]["bits"], RULE)]
-    for form, fit in found["forms"].items():
-        rows.append((fit["name"], fit["bits"], {"EE": "#2a86c8", "EW": "#d55e00"}.get(form, "#6f7f8f")))
-    rows.append(("smoothed bigram", found["smoothed_bigram"]["bits"], RULE))
-    for i, (_, bits, colour) in enumerate(rows):
-        axes.barh(-i, bits, color=colour, height=0.68)
-        axes.text(bits, -i, f" {bits:.2f}", va="center", fontsize=9)
-    axes.set_yticks([-i for i in range(len(rows))], [name for name, _, _ in rows])
-    axes.set_xlim(0, 1.13 * max(bits for _, bits, _ in rows))
-    axes.set_xlabel("held-out bits per token")
-    axes.grid(axis="y", visible=False)
-
-
 def _heatmap(figure: Any, document: dict[str, Any], name: str) -> None:
     axes = figure.subplots()
     heat = document["heat"]
@@ -256,12 +170,7 @@ def _plain(label: str) -> str:
 
 
 _FIGURES: dict[str, tuple[Any, tuple[float, float]]] = {
-    "held-out": (_held_out, _SIZE),
-    "training": (_training, _SIZE),
-    "plane": (_size_and_loss, _SIZE),
-    "gradient": (_gradient, _SIZE),
+    "held-out": (_held_out, (8.4, 3.1)),
+    "gap": (_gap, _SIZE),
     "bands": (_bands, _SIZE),
-    "norms": (_norms, _SIZE),
-    "spectrum": (_spectrum, _SIZE),
-    "bigrams": (_bigrams, _SIZE),
 }

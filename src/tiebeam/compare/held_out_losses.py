@@ -1,7 +1,4 @@
-"""Loss of every held-out target, the mean loss by token frequency, and standard errors.
-
-Every variant is evaluated on the same targets in the same order, so differences are paired by document.
-"""
+"""Loss of every held-out target, and the mean loss by token frequency."""
 
 from __future__ import annotations
 
@@ -78,27 +75,6 @@ def loss_by_frequency(
                 )
             )  # fmt: skip
     return found
-
-
-def paired_standard_error(a: Losses, b: Losses, corpus: Corpus) -> float:  # [N], [N]
-    """Standard error of bpb(a) - bpb(b) over held-out documents, as of a ratio estimator."""
-    tokens = np.asarray(corpus.val[:])
-    targets, previous = tokens[1:], tokens[:-1]
-    group = np.cumsum(previous == corpus.boundary)
-    if group[-1] < 8:  # too few documents: use 32 equal spans of text instead
-        group = np.arange(len(targets)) * 32 // len(targets)
-    group = group - group[0]
-    table = corpus.bytes_per_token
-    difference = np.bincount(group, weights=(a - b).astype(np.float64))
-    text = np.bincount(group, weights=table[targets].astype(np.float64))
-    kept = text > 0
-    difference, text = difference[kept], text[kept]
-    n = len(text)
-    if n < 2:
-        return float("nan")
-    ratio = difference.sum() / text.sum()
-    residual = difference - ratio * text
-    return float(np.sqrt(n / (n - 1) * (residual**2).sum()) / text.sum() / np.log(2))
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:

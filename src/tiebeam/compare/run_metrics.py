@@ -1,7 +1,7 @@
 """Collect a finished run's metrics: its training record, and measurements on its model.
 
 Curves come from metrics.jsonl. Measurements (loss per target, the packed artifact, the vocabulary matrices) are made
-once and stored in the run directory.
+once, for the runs of the widest model, and stored in the run directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tiebeam._fs import write_bytes, write_text
 from tiebeam.compare.embedding_similarity import drift, spectrum
 from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_frequency
-from tiebeam.compare.train_runs import MEMORY, Run, final_metrics
+from tiebeam.compare.train_runs import MEMORY, Run, final_metrics, initial_model
 from tiebeam.lens.lens_report import norms_by_frequency
 from tiebeam.train import Evaluation, RunDirectory, Settings
 from tiebeam.train.pack_run import pack_run
@@ -43,18 +43,22 @@ class RunMetrics:
     head: Array  # [V, D]
 
 
-def collect_metrics(run: Run, corpus: Corpus, counts: NDArray[np.int64]) -> RunMetrics:
-    """Collect a finished run's metrics, reusing measurements stored in its directory."""
+def collect_metrics(run: Run, counts: NDArray[np.int64]) -> RunMetrics:
+    """Collect the metrics of a run of the widest model, reusing measurements stored in its directory."""
+    corpus = run.corpus
     model = load(run.path, run.config.settings, corpus)
     embed, head = vocabulary_matrices(model)
     metrics = list(RunDirectory.open(run.path).metrics())
+    checks = [r for r in metrics if "val_documents" in r]
     final = final_metrics(run.path)
     settings = run.config.settings
     tokens = settings.step_tokens
     measured, losses = _measurements(run, corpus, counts, model, final)
-    peak = _json(run.path / MEMORY).get("peak_bytes")
+    peak = read_json(run.path / MEMORY).get("peak_bytes")
     record = {
         "name": run.name,
+        "width": run.width,
+        "vocab": run.vocab,
         "variant": run.config.variant.name,
         "seed": run.seed,
         "path": str(run.path),
@@ -70,8 +74,9 @@ def collect_metrics(run: Run, corpus: Corpus, counts: NDArray[np.int64]) -> RunM
         "peak_bytes": peak,
         "disk_bytes": (run.path / MODEL).stat().st_size,
         **measured,
+        "bpb": checks[-1]["val_bpb"],
         "curve": [_pick(r, "step", "seconds", "loss") for r in metrics if "loss" in r],
-        "val_curve": [_pick(r, "step", "seconds", "val_bpb", "val_tokens") for r in metrics if "val_bpb" in r],
+        "val_curve": [_pick(r, "step", "seconds", "val_bpb", "val_tokens") for r in checks],
         "gradient": [_pick(r, "step", "done", "head_share", "cosine") for r in metrics if "head_share" in r],
         "settings": settings.to_dict(),
     }
@@ -100,13 +105,13 @@ def _measurements(
     run: Run, corpus: Corpus, counts: NDArray[np.int64], model: GPT, final: dict[str, Any]
 ) -> tuple[dict[str, Any], Losses]:
     identity = {"step": final["step"], "val_bpb": final["val_bpb"]}
-    stored = _json(run.path / MEASUREMENTS)
+    stored = read_json(run.path / MEASUREMENTS)
     if stored.get("of") == identity and (run.path / LOSSES).is_file():
         return stored["looks"], np.load(run.path / LOSSES, allow_pickle=False)
     losses = held_out_losses(model, corpus)
     targets = np.asarray(corpus.val[1:]).astype(np.int64)
     embed, head = vocabulary_matrices(model)
-    initial = vocabulary_matrices(_initial_model(run.config.settings, corpus))
+    initial = vocabulary_matrices(initial_model(run.settings, run.vocab))
     before = Evaluation(final["val_loss"], final["val_bpb"], final["val_tokens"])
     packed = pack_run(run.path, run.path.with_suffix(".tbp"), before=before, force=True)
     measured = {
@@ -124,18 +129,8 @@ def _measurements(
     return measured, losses
 
 
-def _initial_model(settings: Settings, corpus: Corpus) -> GPT:
-    """The model before training: the same seed gives the same initial weights."""
-    import torch
-
-    from tiebeam.nn import GPT
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        return GPT(settings.model(corpus.vocab))
-
-
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object that an earlier call stored; empty if there is none, or a damaged one."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,7 +1,10 @@
-"""Train every variant with every seed, each in its own run directory below `out`.
+"""Train the runs of a comparison in turns, each in its own run directory below `out`.
 
-Finished runs are kept, interrupted ones are resumed, and a directory with other content is an error. The number of
-threads is fixed by the first call, so that later runs do not get fewer on a busy machine.
+The variants of one width, vocabulary and seed are open at the same time in this process and take turns of a few steps,
+so a stall of the machine hits all of them alike. Each run has its own clock. They see the same batches, and every
+weight outside the vocabulary matrices starts with the same value. Runs do not depend on each other, so a run that was
+interrupted and resumed ends with the same losses. Finished runs are kept, and a directory with other content is an
+error. The number of threads is fixed by the first call, so that later runs do not get fewer on a busy machine.
 """
 
 from __future__ import annotations
@@ -9,24 +12,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiebeam._fs import Kind, check_replaceable, occupy, write_text
-from tiebeam.compare.subprocess_run import RunOutcome, train_in_subprocess
-from tiebeam.compare.variants import VariantConfig
+from tiebeam.compare.model_widths import check_widths
+from tiebeam.compare.variants import Variant, VariantConfig, variant_configs
 from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.train import RunDirectory, Settings, train
+from tiebeam.train import Distribution, RunDirectory, Settings
+from tiebeam.train.loop import Training, training
 from tiebeam.train.run_directory import KIND as RUN_KIND
 from tiebeam.train.run_directory import RUN
 
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
+    from tiebeam.nn import GPT
 
 PLAN, MEMORY = "compare.json", "memory.json"
-_OURS = re.compile(r"compare\.json|report\.(json|html)|figures/[\w-]+\.(png|svg)|[a-z]+-s\d+(\.tbp)?")
+SLICE_STEPS = 5
+_OURS = re.compile(r"compare\.json|sweep\.json|report\.(json|html)|figures/[\w-]+\.(png|svg)|[a-z0-9_-]+-s\d+(\.tbp)?")
 
 
 def _is_ours(name: str) -> bool:
@@ -44,15 +50,29 @@ class Interrupted(TiebeamError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a variant with a seed, and its directory."""
+    """One run: a variant at a width of the ladder, with a vocabulary and a seed, and its directory."""
 
     config: VariantConfig
+    width: int
     seed: int
     path: Path
+    corpus: Corpus
 
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def variant(self) -> str:
+        return self.config.variant.name
+
+    @property
+    def vocab(self) -> int:
+        return self.corpus.vocab
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
 
 
 def check_directory(out: Path, force: bool = False) -> None:
@@ -67,16 +87,20 @@ def check_directory(out: Path, force: bool = False) -> None:
 
 
 @contextmanager
-def prepared_directory(out: Path, plan: dict[str, Any], force: bool = False) -> Iterator[dict[str, Any]]:
+def prepared_directory(
+    out: Path, plan: dict[str, Any], force: bool = False, distribution: Distribution | None = None
+) -> Iterator[dict[str, Any]]:
     """Create and lock `out`, or check that it holds this comparison. Yields the plan with the first call's threads."""
-    check_directory(out, force)
-    lock = occupy(out, KIND, force)
-    try:
-        plan = _agreed(out, plan)
-        write_text(out / PLAN, json.dumps(plan, indent=2) + "\n")
-        yield plan
-    finally:
-        lock.release()
+    ranks = distribution or Distribution()
+    with ExitStack() as stack:
+
+        def prepare() -> None:
+            check_directory(out, force)
+            stack.callback(occupy(out, KIND, force).release)
+            write_text(out / PLAN, json.dumps(_agreed(out, plan), indent=2) + "\n")
+
+        ranks.on_main(prepare)
+        yield json.loads((out / PLAN).read_text())
 
 
 def _agreed(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
@@ -85,82 +109,98 @@ def _agreed(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
         return plan
     try:
         before = json.loads(stored.read_text())
-        threads = before["threads"]
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = {"threads": before["threads"], "steps": before.get("steps")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadRequest(f'{stored} is damaged; start over with force=True, or pass another out="DIR"') from None
-    changed = [key for key in plan if key not in ("threads", "command") and before.get(key) != plan[key]]
-    if changed:
-        old, new = before.get(changed[0]), plan[changed[0]]
+    for key in plan:
+        old, new = before.get(key), plan[key]
+        if key in ("threads", "command", "steps") or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):  # the settings: name the one that differs
+            key, old, new = next((k, old.get(k), new[k]) for k in new if old.get(k) != new[k])
         raise BadRequest(
-            f'{out} holds a comparison with {changed[0]} {old}, not {new}; pass another out="DIR", or replace it '
-            "with force=True"
+            f'{out} holds a comparison with {key} {old}, not {new}; pass another out="DIR", or replace it with '
+            "force=True"
         )
-    return {**plan, "threads": threads}
+    return {**plan, **kept}
 
 
-def run_all(
-    configs: Sequence[VariantConfig], seeds: Sequence[int], corpus: Corpus, out: Path, *, threads: int,
-    equal_steps: bool = False, in_subprocess: bool = True, report: OnRecord | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
-) -> list[Run]:  # fmt: skip
-    """Train the runs that are not finished. With `equal_steps` all runs take the steps of the first one.
-
-    The order is seed by seed, so that a slow phase of the machine does not affect one variant alone.
-    """
-    runs, steps = [], None
+def plan_runs(
+    base: Settings, variants: Sequence[Variant], corpora: Sequence[Corpus], widths: Sequence[int],
+    seeds: Sequence[int], out: Path, *, match: str, anchor: str, threads: int,
+) -> list[list[Run]]:  # fmt: skip
+    """The runs of the ladder, in groups that take turns: seed by seed, smallest model first."""
+    groups = []
     for seed in seeds:
-        for config in configs:
-            settings = replace(config.settings, seed=seed, threads=threads)
-            if equal_steps and settings.minutes is not None and steps is not None:
-                settings = replace(settings, minutes=None, steps=steps)
-            run = Run(replace(config, settings=settings), seed, out / f"{config.variant.name}-s{seed}")
-            _train_or_resume(run, corpus, in_subprocess, report, interrupted)
-            steps = steps or final_metrics(run.path)["step"]
-            runs.append(run)
-    return runs
+        for corpus in corpora:
+            for width, shape in zip(sorted(set(widths)), check_widths(base, widths), strict=True):
+                configs = variant_configs(shape, list(variants), corpus.vocab, match, anchor)
+                groups.append([_run(config, width, seed, corpus, out, threads) for config in configs])
+    return groups
 
 
-def _train_or_resume(
-    run: Run, corpus: Corpus, in_subprocess: bool, report: OnRecord | None, interrupted: Callable[[], bool]
-) -> None:
-    resume = _holds_this_run(run, corpus)
-    if resume and RunDirectory(run.path).is_finished():
-        if (run.path / MEMORY).is_file():
-            return
-        outcome = RunOutcome(True, 0, None)  # killed before its memory was noted
-    else:
-        outcome = _train(run, corpus, resume, in_subprocess, report, interrupted)
-    if not outcome.finished:
-        raise Interrupted(f"{run.path} stopped after {outcome.steps:,} steps")
-    write_text(run.path / MEMORY, json.dumps({"peak_bytes": outcome.peak_bytes}) + "\n")
+def _run(config: VariantConfig, width: int, seed: int, corpus: Corpus, out: Path, threads: int) -> Run:
+    config = replace(config, settings=replace(config.settings, seed=seed, threads=threads))
+    return Run(config, width, seed, out / f"{config.variant.name}-d{width}-v{corpus.vocab}-s{seed}", corpus)
 
 
-def _train(
-    run: Run,
-    corpus: Corpus,
-    resume: bool,
-    in_subprocess: bool,
-    report: OnRecord | None,
-    interrupted: Callable[[], bool],
-) -> RunOutcome:
-    def on_record(record: dict[str, Any]) -> None:
-        if report:
-            report(run, record)
+def train_in_turns(
+    runs: Sequence[Run], *, report: OnRecord | None = None, interrupted: Callable[[], bool] = lambda: False,
+    distribution: Distribution | None = None,
+) -> None:  # fmt: skip
+    """Train the runs that are not finished. The next turn is always that of the run which is furthest behind."""
+    ranks = distribution or Distribution()
+    resumed = {run.name: holds_this_run(run) for run in runs}
+    waiting = [run for run in runs if not (resumed[run.name] and RunDirectory(run.path).is_finished())]
+    ranks.barrier()  # before rank 0 writes into a directory that another rank has not looked at yet
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_open(run, resumed[run.name], report, ranks)) for run in waiting]
+        while active := [one for one in opened if not one.done]:
+            behind = min(active, key=lambda one: one.progress)
+            if behind.advance(SLICE_STEPS, interrupted):
+                for one in opened:
+                    one.save()
+                raise Interrupted(f"{behind.run.path} stopped after {behind.step:,} steps")
+        for one in opened:
+            one.finish()
 
-    settings = run.config.settings
-    if in_subprocess:
-        return train_in_subprocess(settings, corpus, run.path, resume=resume, report=on_record, interrupted=interrupted)
-    result = train(settings, corpus, run.path, resume=resume, report=on_record, interrupted=interrupted)
-    return RunOutcome(result.finished, result.steps, None)
+
+def _open(run: Run, resume: bool, report: OnRecord | None, ranks: Distribution) -> AbstractContextManager[Training]:
+    return training(
+        run.settings, run.corpus, run.path, model=initial_model(run.settings, run.vocab), resume=resume,
+        report=lambda record: report(run, record) if report else None, distribution=ranks, by_document=True,
+    )  # fmt: skip
 
 
-def _holds_this_run(run: Run, corpus: Corpus) -> bool:
+def initial_model(settings: Settings, vocab: int) -> GPT:
+    """The model before training. All variants of a width and a seed have the same weights outside the vocabulary.
+
+    A variant with another vocabulary matrix would draw other random numbers for the layers after it.
+    """
+    import torch
+
+    from tiebeam.nn import GPT
+
+    plain = replace(settings, tie=True, embed_dim=None, bridge=False)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(settings.seed)
+        model = GPT(settings.model(vocab))
+        torch.manual_seed(settings.seed)
+        common = GPT(plain.model(vocab))
+        weights, table = dict(model.named_parameters()), common.table.weight
+        for name, value in common.named_parameters():
+            if value is not table and name in weights and weights[name].shape == value.shape:
+                weights[name].copy_(value)
+    return model
+
+
+def holds_this_run(run: Run) -> bool:
     """Whether the directory holds this run, finished or not; False if there is none yet."""
     if not (run.path / RUN).is_file():
         RunDirectory.check(run.path)
         return False
     stored = RunDirectory.open(run.path).read_run()
-    ours = json.loads(json.dumps(run.config.settings.to_dict()))
+    ours = json.loads(json.dumps(run.settings.to_dict()))
     theirs = json.loads(json.dumps(Settings.from_dict(stored["settings"]).to_dict()))
     for key in ours:
         if key != "threads" and ours[key] != theirs[key]:
@@ -168,7 +208,7 @@ def _holds_this_run(run: Run, corpus: Corpus) -> bool:
                 f'{run.path} was trained with {key} {theirs[key]}, not {ours[key]}; pass another out="DIR", or '
                 "replace it with force=True"
             )
-    if stored["corpus"].get("digest") != corpus.to_dict()["digest"]:
+    if stored["corpus"].get("digest") != run.corpus.to_dict()["digest"]:
         raise BadRequest(
             f'{run.path} was trained on another text; pass another out="DIR", or replace it with force=True'
         )

@@ -1,27 +1,17 @@
-"""The verdict of a comparison: which variant has the lower held-out loss, and how certain that is.
+"""The words of a comparison: one sentence per question, and the verdict of three sentences.
 
-`compute_verdict` is the only place where the verdict is put into words; the terminal, the report and the studio show
-its `sentences`.
+This is the only place where an answer is put into words; the terminal, the report and the studio show `sentences`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from tiebeam.compare.held_out_losses import mean_and_standard_error, paired_standard_error
-
-if TYPE_CHECKING:
-    from tiebeam.compare.run_metrics import RunMetrics
-    from tiebeam.corpus import Corpus
-
-SEED_NOISE = 0.005
-"""Bits per byte. Runs of a few minutes that differ only in their seed commonly differ by about this much."""
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # two-sided, by degrees of freedom
-_SAME_SIZE = 0.005  # parameter counts closer than this are called equal
+from tiebeam.budget import human, human_bytes
+from tiebeam.compare.document import Answer, Gap
+from tiebeam.compare.paired_statistics import SEED_ERROR, Estimate, seeds_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,98 +25,140 @@ class Verdict:
     """Of the 95% confidence interval."""
     seeds: int
     winner: str | None
-    sentences: tuple[str, str]
+    sentences: tuple[str, ...]
+    """Equal steps, equal time, equal size."""
+    note: str = ""
+    """What the intervals contain."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def compute_verdict(runs: Sequence[RunMetrics], corpus: Corpus, match: str) -> Verdict:
-    """Compare tied with untied if both ran, else the first two variants.
-
-    With several seeds the interval comes from the differences per seed. With one seed it comes from the held-out
-    documents alone, so a difference must also exceed SEED_NOISE to have a winner.
-    """
-    by_variant: dict[str, dict[int, RunMetrics]] = {}
-    for metrics in runs:
-        by_variant.setdefault(metrics.run.config.variant.name, {})[metrics.run.seed] = metrics
-    names = list(by_variant)
-    if len(names) < 2:
-        mine = list(by_variant[names[0]].values())
-        mean, _ = mean_and_standard_error([metrics.record["val_bpb"] for metrics in mine])
-        return Verdict(names[0], "", None, None, len(mine), None, (
-            f"Only {mine[0].run.config.variant.title} was trained: {mean:.4f} bits per byte.",
-            "There is no second variant to compare with; use variants tied,untied.",
-        ))  # fmt: skip
-    first, second = ("tied", "untied") if {"tied", "untied"} <= set(names) else (names[0], names[1])
-    a, b = by_variant[first], by_variant[second]
-    seeds = sorted(set(a) & set(b))
-    difference, error = mean_and_standard_error([b[s].record["val_bpb"] - a[s].record["val_bpb"] for s in seeds])
-    if error is None:
-        half = 1.96 * paired_standard_error(b[seeds[0]].losses, a[seeds[0]].losses, corpus)
-        half = half if np.isfinite(half) else SEED_NOISE
-        clear = abs(difference) > max(half, SEED_NOISE)
+def make_verdict(answers: Mapping[str, Answer], gaps: Sequence[Gap], main: str = "steps") -> Verdict:
+    """The verdict on a pair: its three sentences, and the numbers of the `main` question."""
+    head = answers[main]
+    others = [gap for gap in gaps if gap.width != answers["steps"].at["width"]]
+    sentences = [
+        _joined(answers["steps"].sentence, by_width([g.steps for g in others]), answers["steps"].needed),
+        _joined(answers["time"].sentence, by_width([g.time for g in others]), answers["time"].needed),
+    ]
+    if size := answers.get("size"):
+        packed = answers.get("packed")
+        sentences.append(_joined(size.sentence, size.needed, packed_clause(packed) if packed else ""))
     else:
-        half = _t95(len(seeds) - 1) * error
-        clear = abs(difference) > half
-    winner = (first if difference > 0 else second) if clear else None
-    pair = [a[s] for s in seeds], [b[s] for s in seeds]
+        sentences.append("Equal size cannot be answered from one width: use several widths whose sizes overlap.")
+    half = (head.ci_high - head.ci_low) / 2
     return Verdict(
-        first, second, difference, half, len(seeds), winner,
-        (_outcome(*pair, winner, match), _certainty(*pair, difference, half)),
-    )  # fmt: skip
-
-
-def _outcome(a: Sequence[RunMetrics], b: Sequence[RunMetrics], winner: str | None, match: str) -> str:
-    """'No clear difference after 1 min each (tied 128 steps, untied 86): 2.1034 and 2.1049 bits per byte. Tied ...'"""
-    titles = [side[0].run.config.variant.title for side in (a, b)]
-    bpb = [_mean(side, "val_bpb") for side in (a, b)]
-    params = [side[0].record["params"] for side in (a, b)]
-    fewer = params[1] - params[0]
-    if abs(fewer) <= _SAME_SIZE * params[1]:
-        size = "Both have the same number of parameters."
-        how = f"at matched parameters {_length(a, b)}" if match == "params" else _length(a, b)
-    else:
-        more_or_fewer = "fewer" if fewer > 0 else "more"
-        size = f"{titles[0].capitalize()} has {abs(fewer):,} {more_or_fewer} parameters "
-        size += f"({100 * abs(fewer) / params[1]:.1f}%)."
-        how = _length(a, b)
-    if winner is None:
-        return f"No clear difference {how}: {bpb[0]:.4f} and {bpb[1]:.4f} bits per byte. {size}"
-    best = 0 if bpb[0] < bpb[1] else 1
-    lower = 100 * (bpb[1 - best] - bpb[best]) / bpb[1 - best]
-    return (
-        f"{titles[best].capitalize()} is better than {titles[1 - best]} {how}: "
-        f"{bpb[best]:.4f} vs {bpb[1 - best]:.4f} bits per byte, {lower:.1f}% lower. {size}"
+        head.first, head.second, head.difference, half, head.seeds, head.winner, tuple(sentences), certainty(head)
     )
 
 
-def _length(a: Sequence[RunMetrics], b: Sequence[RunMetrics]) -> str:
-    """'after 500 steps each', or with equal time 'after 1 min each (tied 128 steps, untied 86)'."""
-    steps = [round(_mean(side, "steps")) for side in (a, b)]
-    minutes = a[0].record["settings"]["minutes"]
-    if minutes is None or steps[0] == steps[1]:
-        return f"after {steps[0]:,} steps each"
-    first, second = (side[0].run.config.variant.title for side in (a, b))
-    return f"after {minutes:g} min each ({first} {steps[0]:,} steps, {second} {steps[1]:,})"
+def only_one(variant: str, title: str, bpb: float, seeds: int) -> Verdict:
+    """The verdict of a comparison that trained one variant."""
+    return Verdict(variant, "", None, None, seeds, None, (
+        f"Only {title} was trained: {bpb:.4f} bits per byte.",
+        "There is no second variant to compare with; use variants tied,untied.",
+    ))  # fmt: skip
 
 
-def _certainty(a: Sequence[RunMetrics], b: Sequence[RunMetrics], difference: float, half: float) -> str:
-    low, high = difference - half, difference + half
-    zero = "includes 0" if low <= 0 <= high else "excludes 0"
-    first, second = (side[0].run.config.variant.title for side in (a, b))
-    gap = f"{second.capitalize()} minus {first}: {difference:.4f} bits per byte (95% CI {low:.4f} to {high:.4f}, {zero}"
-    if len(a) > 1:
-        return f"{gap}; {len(a)} seeds). This holds for this text, model size and training length."
+def answer_sentence(
+    question: str, titles: tuple[str, str], found: Estimate, bpb: tuple[float, float], at: Mapping[str, Any]
+) -> str:
+    """'At equal steps (300), width 256: untied is better by 0.0412 bits per byte (95% CI 0.0301 to 0.0523) ...'"""
+    where = {"steps": _steps, "time": _time, "size": _size, "packed": _packed}[question](titles, at)
+    if found.includes_zero:
+        return (
+            f"{where}: no clear difference, {titles[1]} minus {titles[0]} is {found.difference:+.4f} bits per byte "
+            f"(95% CI {found.low:+.4f} to {found.high:+.4f}, includes 0)."
+        )
+    best = 0 if found.difference > 0 else 1
+    low, high = sorted((abs(found.low), abs(found.high)))
     return (
-        f"{gap}; one seed, over held-out documents). Variation between seeds is not measured "
-        f"(about {SEED_NOISE} is common in runs this short); run 3 seeds to measure it."
+        f"{where}: {titles[best]} is better than {titles[1 - best]} by {abs(found.difference):.4f} bits per byte "
+        f"(95% CI {low:.4f} to {high:.4f}), {bpb[best]:.4f} vs {bpb[1 - best]:.4f}."
     )
 
 
-def _mean(side: Sequence[RunMetrics], key: str) -> float:
-    return float(np.mean([metrics.record[key] for metrics in side]))
+def running_text(titles: tuple[str, str], found: Estimate, width: int, step: int) -> str:
+    """'width 64, step 150: untied better than tied by 0.0612 (95% CI 0.0410 to 0.0814)'"""
+    head = f"width {width}, step {step:,}"
+    if found.includes_zero:
+        return f"{head}: {titles[1]} minus {titles[0]} {found.difference:+.4f} (95% CI includes 0)"
+    best = 0 if found.difference > 0 else 1
+    low, high = sorted((abs(found.low), abs(found.high)))
+    better = f"{titles[best]} better than {titles[1 - best]} by {abs(found.difference):.4f}"
+    return f"{head}: {better} (95% CI {low:.4f} to {high:.4f})"
 
 
-def _t95(freedom: int) -> float:
-    return _T95[freedom - 1] if freedom <= len(_T95) else 2.0
+def what_is_needed(found: Estimate, seeds: int, minutes: float) -> str:
+    """What would settle a difference whose interval includes 0; '' if it is clear."""
+    if not found.includes_zero:
+        return ""
+    needed = seeds_needed(found, seeds)
+    if needed is not None:
+        time = minutes * needed / seeds
+        return f"If it is real, about {needed} seeds ({_duration(time)} of training) would show it."
+    errors = found.errors
+    if errors["documents"] >= max(errors["seeds"], errors["clock"]) and found.difference:
+        factor = (2.1 * errors["documents"] / found.difference) ** 2
+        if factor <= 100:
+            return f"More seeds would not settle it; about {factor:.0f} times the held-out text would."
+    return "More than 100 seeds would be needed to tell it from 0: take the two as equal at this size."
+
+
+def by_width(answers: Sequence[Answer]) -> str:
+    """'Width 64: untied by 0.0601; width 128: no clear difference.'"""
+    parts = []
+    for answer in answers:
+        result = "no clear difference" if answer.winner is None else f"{answer.winner} by {abs(answer.difference):.4f}"
+        parts.append(f"width {answer.at['width']}: {result}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def packed_clause(packed: Answer) -> str:
+    if packed.includes_zero:
+        return f"At equal packed size (int8): no clear difference ({packed.difference:+.4f})."
+    return f"At equal packed size (int8): {packed.winner} by {abs(packed.difference):.4f}."
+
+
+def certainty(answer: Answer) -> str:
+    """What the intervals contain, and what they do not."""
+    over = f"{answer.documents} held-out documents"
+    scope = "They hold for this text, these sizes and this training length."
+    if answer.seeds > 1:
+        return f"Intervals: 95%, paired over {over} and {answer.seeds} seeds. {scope}"
+    return (
+        f"Intervals: 95%, paired over {over}; one seed, so they allow for a variation between seeds of "
+        f"{SEED_ERROR:g} bits per byte (bench/aa.py) instead of measuring it. {scope}"
+    )
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _steps(titles: tuple[str, str], at: Mapping[str, Any]) -> str:
+    return f"At equal steps ({at['steps'][0]:,}), width {at['width']}"
+
+
+def _time(titles: tuple[str, str], at: Mapping[str, Any]) -> str:
+    steps = " and ".join(f"{title} {step:,}" for title, step in zip(titles, at["steps"], strict=True))
+    return f"At equal time ({min(at['seconds']):.0f} s of training: {steps} steps), width {at['width']}"
+
+
+def _size(titles: tuple[str, str], at: Mapping[str, Any]) -> str:
+    return f"At equal size ({_range(at['sizes'], human)} parameters)"
+
+
+def _packed(titles: tuple[str, str], at: Mapping[str, Any]) -> str:
+    return f"At equal packed size ({_range(at['sizes'], human_bytes)})"
+
+
+def _range(sizes: Sequence[int], write: Any) -> str:
+    low, high = write(min(sizes)), write(max(sizes))
+    return low if low == high else f"{low} to {high}"
+
+
+def _duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"

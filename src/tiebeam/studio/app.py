@@ -27,7 +27,7 @@ from tiebeam.studio.jobs import Progress, job_events
 from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
-from tiebeam.studio.request_guard import RequestGuard
+from tiebeam.studio.request_guard import REPORTS, RequestGuard
 from tiebeam.studio.request_parsing import generation_request, json_body, norm_query, token_query, what_if_request
 from tiebeam.studio.result_cache import ResultCache
 
@@ -63,6 +63,7 @@ def build(models: ModelList, port: int, memory: int | None = None) -> ASGIApp:
         "/api/generate": ("POST", studio.generate),
     }
     routes = [Route(path, _with_json_errors(handler), methods=[method]) for path, (method, handler) in api.items()]
+    routes.append(Route(f"{REPORTS}{{id}}.html", _with_json_errors(studio.report), methods=["GET"]))
     routes += [Route(f"/{name}", _page, methods=["GET"]) for name in pages.files(live=True)]
     routes.append(Route("/", _page, methods=["GET"]))
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
@@ -214,13 +215,22 @@ class _Studio:
         return EventStream(job_events(request, work), self.streams.reserve())
 
     async def runs(self, request: Request) -> Response:
-        from tiebeam.studio.run_stream import comparison_verdict, summary
+        from tiebeam.studio.comparison_reports import comparison_summary
+        from tiebeam.studio.run_stream import summary
 
         def found() -> dict[str, Any]:
             runs = [summary(run) for run in self.listed.runs()]
-            return {"runs": runs, "comparisons": [comparison_verdict(path) for path in self.listed.comparisons()]}
+            return {"runs": runs, "comparisons": [comparison_summary(one) for one in self.listed.comparisons()]}
 
         return JsonAnswer(await run_in_threadpool(found))
+
+    async def report(self, request: Request) -> Response:
+        """report.html of a comparison; RequestGuard adds the policy that keeps its scripts from the API."""
+        from tiebeam.studio.comparison_reports import report_page
+
+        id = request.path_params["id"]
+        page = await run_in_threadpool(lambda: report_page(self.listed.comparison(id)))
+        return Response(page, media_type=pages.media_type("report.html"))
 
     async def run(self, request: Request) -> Response:
         from tiebeam.studio.run_stream import records, summary

@@ -76,10 +76,15 @@ class ModelList:
             found.append(str(self.root))
         return found
 
-    def comparisons(self) -> list[Path]:
-        """Directories with a comparison report, above the runs."""
-        above = dict.fromkeys(Path(run.where).parent for run in self.runs())
-        return [path for path in above if _kind(path / REPORT) == "file" and self.allows(path / REPORT)]
+    def comparisons(self) -> list[Source]:
+        """Directories with a comparison report, one or two levels above the runs."""
+        parents = [Path(run.where).parent for run in self.runs()]
+        above = dict.fromkeys([*parents, *(path.parent for path in parents)])
+        found = [path for path in above if _kind(path / REPORT) == "file" and self.allows(path / REPORT)]
+        return [self._source(str(path), named=False) for path in found]
+
+    def comparison(self, id: str) -> Source:
+        return self._pick(self.comparisons(), id, "comparison")
 
     def runs(self) -> list[Source]:
         found: dict[str, Source] = {}
@@ -140,7 +145,8 @@ class ModelList:
         for source in sources:
             if source.id == id:
                 return source
-        raise NotFound(f"no {kind} has the id {id[:40]!r}; /api/{kind}s lists them")
+        listed = "runs" if kind == "comparison" else f"{kind}s"
+        raise NotFound(f"no {kind} has the id {id[:40]!r}; /api/{listed} lists them")
 
     def _named(self) -> Iterator[Source]:
         for where in self.named:

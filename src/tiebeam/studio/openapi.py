@@ -62,10 +62,13 @@ _SCHEMAS: dict[str, Any] = {
     ),
     "Run": _object(
         {"id": _TEXT, "name": _TEXT, "tied": {"type": ["boolean", "null"]}, "live": {"type": "boolean"},
-         "model": {"type": "boolean"},
+         "model": {"type": "boolean"}, "state": {"enum": ["running", "finished", "stopped"]},
+         "step_tokens": _MAYBE_COUNT,
          "settings": {"type": "object"}, "last": {"type": "object"}}
     ),
-    "Comparison": _object({"name": _TEXT, "sentences": _list(_TEXT)}),
+    "Comparison": _object(
+        {"id": _TEXT, "name": _TEXT, "sentences": _list(_TEXT), "report": {"type": "boolean"}}
+    ),
     "Generation": {
         **_object(
             {

@@ -19,6 +19,8 @@ from tiebeam._visible import visible
 from tiebeam.errors import BadRequest
 
 STATIC = Path(__file__).parent / "static"
+CURVES = STATIC.parent.parent / "compare" / "static"
+"""The charts that the pages and a comparison's report draw alike."""
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -65,12 +67,15 @@ def files(live: bool) -> dict[str, bytes]:
     """All files of the site by name: for the server (`live`), or only the views that need no server."""
     views = [view for view in VIEWS if live or not view.live]
     built = {view.file: _page(view, views, live) for view in views}
-    skipped = {f"views/{view.name}.js" for view in VIEWS if view not in views} | {"page.html", "not_found.html"}
+    skipped = {f"views/{view.name}{end}" for view in VIEWS if view not in views for end in (".js", ".css")}
+    skipped |= {"page.html", "not_found.html"}
     for path in sorted(STATIC.rglob("*")):
         name = path.relative_to(STATIC).as_posix()
         needless = name in skipped or (not live and name.startswith("model/"))
         if path.is_file() and path.suffix in _TYPES and not needless:
             built[name] = path.read_bytes()
+    for path in [*sorted(CURVES.glob("*curve*")), CURVES / "axes.js"] if live else ():
+        built[f"curves/{path.name}"] = path.read_bytes()
     built["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
     return built
 

@@ -19,6 +19,11 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
+REPORTS = "/reports/"
+REPORT_POLICY = (  # of pages that a comparison wrote: inline scripts in an origin of their own, and no requests
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
 _HEADERS = {
     b"content-security-policy": (POLICY + "; frame-ancestors 'none'").encode(),
     b"x-content-type-options": b"nosniff",
@@ -26,6 +31,11 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
     b"cache-control": b"no-store",
+}
+_REPORT_HEADERS = {
+    **_HEADERS,
+    b"content-security-policy": (REPORT_POLICY + "; frame-ancestors 'none'").encode(),
+    b"cross-origin-opener-policy": b"unsafe-none",  # browsers refuse any other on a page that is sandboxed
 }
 
 
@@ -50,6 +60,7 @@ class RequestGuard:
             await send({"type": "websocket.close", "code": 1008})
             return
         received = 0
+        headers = _REPORT_HEADERS if scope["path"].startswith(REPORTS) else _HEADERS
 
         async def receive_bounded() -> Message:
             nonlocal received
@@ -62,7 +73,7 @@ class RequestGuard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(name, value) for name, value in message["headers"] if name.lower() not in _HEADERS]
-                message["headers"] = [*kept, *_HEADERS.items()]
+                message["headers"] = [*kept, *headers.items()]
             await send(message)
 
         rejection = self._rejection(scope)

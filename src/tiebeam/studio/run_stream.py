@@ -19,38 +19,36 @@ from typing import Any
 
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.errors import UnreadableInput
-from tiebeam.studio.model_list import METRICS, REPORT, RUN, Source, is_model
+from tiebeam.studio.model_list import METRICS, RUN, Source, is_model
 
 _MAX_BYTES, _MAX_RECORDS = 16 << 20, 50_000  # of one run, the last ones
-_MAX_LINE = 256 << 10
+_MAX_LINE = 1 << 20
 _MAX_SETTINGS = 64 << 10
-_LIVE_SECONDS = 60.0  # a run with a newer record is called live
+_LIVE_SECONDS = 60.0  # a run with a newer record is called running
 
 
 def summary(run: Source) -> dict[str, Any]:
-    """Settings and latest metrics of a run."""
+    """Settings, state and latest metrics of a run."""
     where = Path(run.where)
     last: dict[str, Any] = {}
+    ended = False
     for record in _tail_records(where, 64 << 10):
-        last |= {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-    settings = _document(where, RUN, _MAX_SETTINGS).get("settings")
-    config = _document(where, "config.json")
+        last |= record
+        ended = _is_last(record)
+    found = read_json(where, RUN, _MAX_SETTINGS).get("settings")
+    settings = found if isinstance(found, dict) else {}
+    live = _age(where) < _LIVE_SECONDS
     return {
         "id": run.id,
         "name": run.name,
-        "tied": _tied(settings if isinstance(settings, dict) else {}, config),
+        "tied": _tied(settings, read_json(where, "config.json")),
         "model": is_model(where),
-        "live": _age(where) < _LIVE_SECONDS,
-        "settings": settings if isinstance(settings, dict) else {},
+        "live": live,
+        "state": "finished" if ended else "running" if live else "stopped",
+        "step_tokens": _step_tokens(settings),
+        "settings": settings,
         "last": last,
     }
-
-
-def comparison_verdict(path: Path) -> dict[str, Any]:
-    """The two sentences of a comparison's verdict."""
-    found = _document(path, REPORT, 8 << 20).get("verdict")
-    sentences = found.get("sentences") if isinstance(found, dict) else None
-    return {"name": path.name, "sentences": [str(one) for one in sentences] if isinstance(sentences, list) else []}
 
 
 def records(run: Source) -> list[dict[str, Any]]:
@@ -99,11 +97,14 @@ def _tail_records(where: Path, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
+    """A line as a record of plain values; lists, such as the loss of every held-out document, are left out."""
     record = _parse(line) if line.strip() and len(line) <= _MAX_LINE else None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    return {key: value for key, value in record.items() if not isinstance(value, list | dict)}
 
 
-def _document(where: Path, name: str, limit: int = 1 << 20) -> dict[str, Any]:
+def read_json(where: Path, name: str, limit: int = 1 << 20) -> dict[str, Any]:
     """A JSON object in a file of `where`; empty if there is none, or it is larger than `limit`."""
     try:
         with LocalFiles(where).opened(name) as handle:
@@ -133,6 +134,21 @@ def _tied(settings: dict[str, Any], config: dict[str, Any]) -> bool | None:
         if isinstance(tie, bool | int | float):
             return tie is not False
     return None
+
+
+def _is_last(record: dict[str, Any]) -> bool:
+    """Whether this is the validation that ends a run."""
+    done = record.get("done")
+    return "val_bpb" in record and isinstance(done, int | float) and done >= 1
+
+
+def _step_tokens(settings: dict[str, Any]) -> int | None:
+    """Tokens of one step, as `Settings.step_tokens` has them; None if the settings do not say."""
+    values = [settings.get(name, default) for name, default in (("batch_tokens", 0), ("context", 0), ("accumulate", 1))]
+    if not all(isinstance(value, int) and 0 < value < 1 << 40 for value in values):
+        return None
+    batch_tokens, context, accumulate = values
+    return batch_tokens // (context * accumulate) * accumulate * context or None
 
 
 def _age(where: Path) -> float:

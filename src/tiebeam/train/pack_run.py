@@ -20,6 +20,8 @@ from tiebeam.train.table_rounding import FEWEST_BITS, MOST_BITS, round_tables, t
 from tiebeam.train.unpack_artifact import open_artifact, unpack
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
 
@@ -128,10 +130,7 @@ def pack_run(
     check_target(Path(path), target, force, ARTIFACT)
     model, corpus = open_run(path)
     before = before or evaluate(model, corpus)
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
-    with reading(Path(path)):
-        files = {n: (Path(path) / n).read_text("utf-8") for n in _FILES if (Path(path) / n).is_file()}
+    state, tables, files = _parts(Path(path), model)
     integer = bits if bits is not None else BITS.get(embed)
     nearest = None
     if integer is None:
@@ -159,6 +158,21 @@ def pack_run(
         after = measured(raw)
         stage.commit("artifact")
     return Packed(str(target), len(raw), limit, model.size, before, after, nearest, integer)
+
+
+def packed_size(path: str | os.PathLike[str], *, weights: str = "int8", embed: str = "fp16") -> int:
+    """The size in bytes that `pack_run` would give, without writing and evaluating it."""
+    state, tables, files = _parts(Path(path), open_run(path)[0])
+    return len(pack(state, files, tables, weights, embed))
+
+
+def _parts(path: Path, model: GPT) -> tuple[dict[str, NDArray[Any]], frozenset[str], dict[str, str]]:
+    """What a run is packed from: its tensors, the names of its vocabulary tables, its small files."""
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    tables = frozenset(name for name in state if name.split(".")[-2:-1] in (["tok_emb"], ["embed_tokens"], ["lm_head"]))
+    with reading(path):
+        files = {n: (path / n).read_text("utf-8") for n in _FILES if (path / n).is_file()}
+    return state, tables, files
 
 
 def unpack_run(artifact: str | os.PathLike[str], target: str | os.PathLike[str], *, force: bool = False) -> int:

@@ -11,7 +11,7 @@ from tiebeam.train.learning_rates import LearningRates, Preset
 from tiebeam.train.schedule import Budget
 
 CHECKPOINT_SECONDS = 60.0
-QUICK_VALIDATION_TOKENS = 1 << 15  # enough for a curve; a few seconds on one core
+VALIDATION_TOKENS = 1 << 15  # enough for a curve; a few seconds on one core
 BackendName = Literal["torch", "mlx"]
 
 
@@ -48,7 +48,9 @@ class Settings:
     decay_from: float = 0.5
     z_loss: float = 0.0
     validate_every: float = 0.1
-    """Fraction of the run between validations. The last one covers the full split, the others its beginning."""
+    """Fraction of the run between held-out checks."""
+    validation_tokens: int = VALIDATION_TOKENS
+    """Held-out tokens of every check, the same ones each time. The full split is measured once, after the last step."""
     log_every: int = 10
     save_every: float = CHECKPOINT_SECONDS
     """Seconds between saved states."""
@@ -79,6 +81,8 @@ class Settings:
                 f"`batch_tokens={self.batch_tokens}` is less than {self.accumulate} x {self.context} tokens "
                 "(micro-batches x context); raise `batch_tokens` or lower `context`"
             )
+        if self.validation_tokens < 1:
+            raise BadRequest(f"`validation_tokens` must be at least 1, not {self.validation_tokens}")
         if not self.save_every > 0:
             raise BadRequest(f"`save_every` must be above 0 seconds, not {self.save_every}")
 

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numpy.typing import NDArray
+
 from tiebeam.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -56,6 +58,12 @@ class Backend(Protocol):
 
     def loss_sum(self, batch: Batch) -> float:  # x, y: [B, T]
         """This rank's summed loss of one batch, in nats, without gradients."""
+
+    def target_losses(self, batch: Batch) -> NDArray[Any]:  # x, y: [B, T] -> [B, T]
+        """The loss of every target in nats, without gradients, on a rank that holds the full model."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished what it was given, so that a clock can be read."""
 
     def save_state(self, run: RunDirectory, facts: Mapping[str, Any]) -> None:
         """Write model and optimizer states, with the loop's facts beside them. Called by all ranks."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 
 from tiebeam.doctor.guard import guard
 from tiebeam.nn import GPT, GPTConfig, Provenance, gradient_provenance
@@ -107,6 +108,18 @@ class TorchBackend:
 
     def loss_sum(self, batch: Batch) -> float:
         return loss_sum(self.model, batch) * self.parallelism.loss_weight
+
+    def target_losses(self, batch: Batch) -> NDArray[Any]:
+        x, y = (torch.from_numpy(part).to(self.device) for part in batch)
+        with autocast(self.device):
+            losses = self.model(x, y, reduction="none")
+        return losses.float().cpu().numpy()  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
 
     def save_state(self, run: RunDirectory, facts: Mapping[str, Any]) -> None:
         from safetensors.torch import save

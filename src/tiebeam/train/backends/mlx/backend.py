@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -75,6 +76,14 @@ class MLXBackend:
 
     def loss_sum(self, batch: Batch) -> float:
         return loss_sum(self.model, batch)
+
+    def target_losses(self, batch: Batch) -> NDArray[Any]:
+        x, y = (mx.array(part) for part in batch)
+        logits = self.model(x)
+        return np.array(mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, y[..., None], axis=-1)[..., 0])
+
+    def synchronize(self) -> None:
+        mx.synchronize()
 
     def save_state(self, run: RunDirectory, facts: Mapping[str, Any]) -> None:
         tensors = {f"model.{name}": np.array(tensor) for name, tensor in self.model.tensors().items()}
