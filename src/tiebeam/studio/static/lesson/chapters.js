@@ -109,7 +109,7 @@ export const chapters = ({ models, bands }) => [
       "Without the final norm the tied path is E·Eᵀ, symmetric and positive semidefinite, in every model of any size. With the norm, each row of E is rescaled first, and the numbers are no longer symmetric.",
     ],
     play: realTokens,
-    close: ["Compare *New → York* with *York → New*. In the tied model both are the same number before the norm; its layers must learn the direction. The untied model may store it in the two matrices."],
+    close: ["Compare *New → York* with *York → New* in the large models, *thou → art* with *art → thou* in the small ones. In the tied model both are the same number before the norm; its layers must learn the direction. The untied model may store it in the two matrices."],
   },
   {
     id: "price",
