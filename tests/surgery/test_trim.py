@@ -378,6 +378,7 @@ def test_what_cannot_be_trimmed_is_refused(text: list[Path], tmp_path: Path) -> 
         ({}, "keep=N"),
         ({"keep": 400, "coverage": 0.9}, "keep=N"),
         ({"coverage": 1.5}, "at most 1"),
+        ({"keep": 690, "pad_to_multiple_of": 64}, "more rows than the 701 tokens"),
         ({"keep": 400, "ladder": [100]}, "259 tokens must stay"),
     ):
         with pytest.raises(BadRequest, match=said):

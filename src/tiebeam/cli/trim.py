@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,16 @@ def command(
             outcome = execute(plan, where, link=link, proof=not no_proof, progress=writing, **running)
         if hot_rows is not None:
             write_hot_rows(hot_rows, trimming.hot_ids(selection))
-    measured = outcome.measured
-    proved = (
+    print_outcome(outcome, as_json, _proved(outcome.measured))
+
+
+def _proved(measured: Mapping[str, Any]) -> str:
+    if not measured:
+        return ""
+    return (
         f"{measured['same_tokens']:,} tokens of kept text have the same ids; {measured['other_texts']:,} other texts "
         "decode to the same characters, none became unknown"
     )
-    print_outcome(outcome, as_json, proved if measured else "")
 
 
 def _sizes(ladder: str) -> list[int] | None:

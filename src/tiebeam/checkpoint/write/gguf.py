@@ -90,14 +90,30 @@ def _encoded(kind: int, element: int, value: Any, stored: bytes = b"") -> bytes:
 
 
 def _strings(values: Sequence[str], stored: bytes) -> Iterator[bytes]:
-    at = 0
+    at, odd = 0, None
     for value in values:
         if at < len(stored):
             begin, at = at, at + 8 + struct.unpack_from("<Q", stored, at)[0]
             if stored[begin + 8 : at].decode("utf-8", "replace") == value:
                 yield stored[begin:at]
                 continue
+        if "\ufffd" in value:  # perhaps bytes that are not UTF-8, at another place
+            odd = _not_utf8(stored) if odd is None else odd
+            if value in odd:
+                yield odd[value]
+                continue
         yield _encoded(STRING, 0, value)
+
+
+def _not_utf8(stored: bytes) -> dict[str, bytes]:
+    """The strings of a stored array that are not UTF-8, as they are read: as they are stored."""
+    found, at = {}, 0
+    while at < len(stored):
+        begin, at = at, at + 8 + struct.unpack_from("<Q", stored, at)[0]
+        text = stored[begin + 8 : at].decode("utf-8", "replace")
+        if text.encode() != stored[begin + 8 : at]:
+            found[text] = stored[begin:at]
+    return found
 
 
 def read_preamble(files: Files, name: str, path: Path) -> Preamble:

@@ -24,7 +24,7 @@ _CHUNK = 1 << 16  # characters; less for a short text
 _SHORTEST = 256
 _EVERY = 10  # chunk that is held out
 _HELD_OUT = 1 << 20  # bytes at most
-_SAMPLE = 1 << 19  # bytes of counted text that the proof runs on
+_SAMPLE = 1 << 17  # bytes of counted text that the proof runs on
 _BATCH = 32  # chunks encoded at a time
 
 

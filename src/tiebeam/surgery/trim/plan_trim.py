@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
-from tiebeam.checkpoint.json_files import parse_json, read_json
-from tiebeam.errors import BadRequest, TiebeamError, UnreadableInput
+from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.inspection import Report
 from tiebeam.inspection.vocabulary_tensors import NGRAM, TOKEN_MAP
-from tiebeam.limits import MAX_TOKENIZER
 from tiebeam.surgery.edits import Edit
-from tiebeam.surgery.output_shards import companions, is_directory
+from tiebeam.surgery.output_shards import is_directory
 from tiebeam.surgery.plan import Plan, Progress
 from tiebeam.surgery.proof import Proof, prove
 from tiebeam.surgery.source import Source
@@ -31,17 +28,12 @@ from tiebeam.surgery.trim.ladder import (
     saved_by,
 )
 from tiebeam.surgery.trim.select_tokens import Chooser, Selection
+from tiebeam.surgery.trim.tokenizer_changes import required_ids, tokenizer_document, tokenizer_edit
 from tiebeam.surgery.trim.trim_proof import TextProof, differing_row, prove_texts
 from tiebeam.surgery.vocabulary_rows import VocabularyTable, plan_rows
 from tiebeam.tokenizer import Tokenizer, open_tokenizer
-from tiebeam.tokenizer.keep_tokens import check_ids, keep_in_files, keep_in_gguf, stale_files
-from tiebeam.tokenizer.token_id_keys import ID_FILES, needed_ids, renumbered, text_levels
+from tiebeam.tokenizer.keep_tokens import check_ids
 from tiebeam.tokenizer.vocabulary_pieces import Pieces, read_pieces
-
-ID_MAP = "id_map.json"
-GGUF_ID_MAP = "tiebeam.id_map"
-_LOST_IF_DROPPED = (2, 3, 4, 6)  # types of a GGUF's tokens: unknown, control, user-defined, byte
-_SMALL = ("vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", *ID_FILES)
 
 
 @dataclass(frozen=True)
@@ -72,10 +64,14 @@ class Trimming:
         if (keep is None) == (coverage is None):
             raise BadRequest("give keep=N rows or coverage=SHARE of the text's tokens, one of the two")
         multiple = pad_to_multiple_of or 1
-        if coverage is not None:
-            return self.chooser.cover(coverage, multiple)
-        assert keep is not None
-        return self.chooser.keep(-(-keep // multiple) * multiple)
+        rows = keep if keep is not None else self.chooser.rows_to_cover(coverage or 0.0)
+        selection = self.chooser.keep(-(-rows // multiple) * multiple)
+        if selection.rows % multiple:
+            raise BadRequest(
+                f"pad_to_multiple_of={multiple} needs more rows than the {selection.rows:,} tokens that there are; "
+                "keep fewer, or leave it out"
+            )
+        return selection
 
     def ladder(
         self,
@@ -123,10 +119,10 @@ def prepare(
             f"{checkpoint.source} has no tokenizer.json; write one with transformers first: "
             "AutoTokenizer.from_pretrained(SRC).save_pretrained(SRC)"
         )
-    document = _document(checkpoint, tokenizer)
+    document = tokenizer_document(checkpoint, tokenizer)
     pieces = read_pieces(document)
     rows = source.report.vocabulary.rows or 0
-    required = _required(source, tokenizer, keep_tokens)
+    required = required_ids(source, tokenizer, keep_tokens)
     without = [i for i in pieces.always | required if i >= rows]
     if without:
         raise BadRequest(
@@ -164,7 +160,7 @@ def plan_trim(trimming: Trimming, selection: Selection, ladder: Ladder | None = 
     return Plan(
         "trim",
         source,
-        plan_rows(source, selection.kept, {}, trimming.tables) | trimming.once | _tokenizer_edit(trimming, trimmed),
+        plan_rows(source, selection.kept, {}, trimming.tables) | trimming.once | tokenizer_edit(source, trimmed.kept),
         check.expect,
         prove=check.prove,
         measure=lambda result: check.texts.to_dict(),
@@ -216,69 +212,3 @@ class _Check:
             source.checkpoint, result, exact=not source.converted, rounded=rounded, engine=engine, device=device,
             kept=(kept, np.arange(len(kept))), probed=self.texts.run,
         )  # fmt: skip
-
-
-def _document(checkpoint: Checkpoint, tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokenizer.json, parsed; for a GGUF, what its tokenizer would be as one."""
-    if checkpoint.format == "gguf":
-        return dict(json.loads(tokenizer.backend.to_str()))
-    files = checkpoint.files
-    return parse_json(files.read("tokenizer.json", 0, files.size("tokenizer.json")), "tokenizer.json")
-
-
-def _required(source: Source, tokenizer: Tokenizer, keep_tokens: Iterable[str]) -> frozenset[int]:
-    """The ids that configs and metadata name, and those of the texts that are asked for."""
-    checkpoint, rows = source.checkpoint, source.report.vocabulary.rows or 0
-    found: set[int] = set()
-    if checkpoint.format == "gguf":
-        metadata = checkpoint.metadata
-        found |= set(needed_ids({key: metadata[key] for key in metadata if key.startswith("tokenizer.ggml.")}))
-        types = metadata.get("tokenizer.ggml.token_type") or ()
-        found |= {i for i, kind in enumerate(types) if kind in _LOST_IF_DROPPED}
-    else:
-        for _, level in text_levels(checkpoint.config or {}, source.report.vocabulary.vocab_size):
-            found |= set(needed_ids(level))
-        for name in set(ID_FILES) & set(checkpoint.files.names()):
-            found |= set(needed_ids(read_json(checkpoint.files, name)))
-    found = {i for i in found if i < rows}  # an id beyond the table was wrong before
-    for text in keep_tokens:
-        known = tokenizer.backend.token_to_id(text)
-        found |= {known} if known is not None else set()
-        found |= set(tokenizer.backend.encode(text, add_special_tokens=False).ids)
-    return frozenset(found)
-
-
-def _tokenizer_edit(trimming: Trimming, trimmed: TrimmedTokenizer) -> Edit:
-    """The tokenizer's files, the ids in the configs, and the map of new ids to old ones."""
-    source, kept = trimming.source, trimmed.kept
-    olds = list(kept)
-    if source.is_gguf:
-        return Edit(gguf={**keep_in_gguf(source.checkpoint.metadata, kept), GGUF_ID_MAP: olds})
-    documents = keep_in_files(_files(source), kept)
-    said = dict.fromkeys(documents, "token ids are renumbered")
-    if "tokenizer.json" in documents:
-        said["tokenizer.json"] = f"{len(olds):,} of {trimming.tokenizer.size:,} tokens stay"
-    documents[ID_MAP] = (json.dumps({str(new): old for old, new in kept.items()}) + "\n").encode()
-    said[ID_MAP] = "new id -> old id"
-    config = {
-        (*path, key): value
-        for path, level in text_levels(source.layout.config or {}, trimming.rows)
-        for key, value in renumbered(level, kept).items()
-    }
-    others = [name for name, _ in companions(source.checkpoint, set()).kept]
-    leave = dict.fromkeys(stale_files(others), "it has the old tokens; tokenizer.json takes its place")
-    return Edit(documents=documents, documented=said, config=config, leave=leave)
-
-
-def _files(source: Source) -> dict[str, bytes]:
-    """The files beside the weights that may name token ids."""
-    if source.converted and source.checkpoint.format == "gguf":
-        return dict(source.layout.documents)
-    files = source.checkpoint.files
-    found = {}
-    for name in sorted({"tokenizer.json", *_SMALL} & set(files.names())):
-        size = files.size(name)
-        if size > MAX_TOKENIZER:
-            raise UnreadableInput(f"{name} has {size:,} bytes, which exceeds the limit of {MAX_TOKENIZER:,}")
-        found[name] = files.read(name, 0, size)
-    return found

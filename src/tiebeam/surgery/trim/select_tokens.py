@@ -105,16 +105,15 @@ class Chooser:
             )
         return self._without(max(0, len(self.always) + len(self.removal) - rows))
 
-    def cover(self, share: float, multiple: int = 1) -> Selection:
-        """The fewest rows whose tokens are `share` of the text's; then up to a multiple."""
+    def rows_to_cover(self, share: float) -> int:
+        """The fewest rows whose tokens are `share` of the text's."""
         import numpy as np
 
         if not 0 < share <= 1:
             raise BadRequest(f"coverage must be above 0 and at most 1, not {share:g}")
         lost = np.cumsum(self.counts[self.removal])
         removed = int(np.searchsorted(lost, (1 - share) * self.counts.sum(), side="right"))
-        rows = len(self.always) + len(self.removal) - removed
-        return self.keep(-(-rows // multiple) * multiple)
+        return len(self.always) + len(self.removal) - removed
 
     def _without(self, removed: int) -> Selection:
         import numpy as np

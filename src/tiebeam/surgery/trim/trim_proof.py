@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LINE = 400  # characters
+_TEXT = 1 << 18  # characters of text, beside the text of each token
 _RUN = 64  # tokens of text that the logits are compared on
 
 
@@ -69,8 +70,10 @@ def prove_texts(
 
 
 def _lines(texts: Sequence[str]) -> Iterator[str]:
+    """Lines from the start of each text, so that all of them count."""
+    each = _TEXT // len(texts)
     for text in texts:
-        for line in text.splitlines():
+        for line in text[:each].splitlines():
             yield from (line[at : at + _LINE] for at in range(0, len(line), _LINE))
 
 
