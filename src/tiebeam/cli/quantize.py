@@ -135,8 +135,8 @@ def _print_table(table: CostTable, commands: list[str]) -> None:
     stored = f"{'one matrix' if table.tied else 'two matrices'}, {types}, {human_bytes(table.bytes)}"
     console.print(render.styled((table.report.model, "bold"), f" · {stored} · {table.nats:.3f} nats per token"))
     measured = (
-        f"change in nats per token ± its 95% interval, on {table.tokens:,} tokens for the head and {table.lookup_tokens:,} "
-        f"for lookup and both; compensated for {table.calibrated_tokens:,} others"
+        f"change in nats per token ± its 95% interval, on {table.tokens:,} tokens for the head and "
+        f"{table.lookup_tokens:,} for lookup and both; compensated for {table.calibrated_tokens:,} others"
     )
     console.print(render.wrapped(measured, console.width))
     head = ["", "bytes", "nearest: nats", "KL", "same", "compensated: nats", "KL", "same"]

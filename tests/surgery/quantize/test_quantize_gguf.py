@@ -208,10 +208,9 @@ def test_a_dry_run_writes_nothing_and_names_the_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_llama_cpp_loads_what_was_written(tmp_path: Path) -> None:
     source = write_llama_gguf(tmp_path / "m.gguf", "F16")
     quantize(source, tmp_path / "one.gguf", embed="Q8_0", head="Q8_0")
     quantize(source, tmp_path / "two.gguf", embed="Q4_0", head="Q5_0", rounding="compensated", text=TEXT)
-    found = peer_programs.llama_cpp([["load", str(tmp_path / name)] for name in ("m.gguf", "one.gguf", "two.gguf")])
+    found = peer_programs.llama_cpp_loads([tmp_path / name for name in ("m.gguf", "one.gguf", "two.gguf")])
     assert found == ["loads"] * 3
