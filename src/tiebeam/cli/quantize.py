@@ -14,7 +14,7 @@ import click
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.progress import Progress
-from tiebeam.cli.surgical import print_outcome, print_plan, running_options
+from tiebeam.cli.surgical import print_nothing_to_do, print_outcome, print_plan, running_options
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ def _write(
     running = {name: options[name] for name in ("engine", "device")}
     with progress.waiting("reading the matrices"):
         planned = plan_quantize(opened, embed=embed, head=head, rounding=rounding, text=text, **running)
+    if planned.plan.nothing_to_do:
+        progress.close()
+        print_nothing_to_do(planned.plan, as_json, where is None)
+        return
     effect = None
     if not planned.lossless:
         progress("measuring the effect on loss", 0, 1)
