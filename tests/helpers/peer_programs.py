@@ -56,6 +56,13 @@ def mlx_lm_tokens(cases: list[tuple[Path, str]]) -> list[dict[str, Any]]:
     return _answers(python, "observe_mlx_tokens.py", [[str(where), text] for where, text in cases], {})
 
 
+def llama_cpp_loads(files: list[Path]) -> list[str]:
+    """ "loads" or "refuses" for each GGUF file: llama.cpp's runtime, without its source tree."""
+    python = _python("TIEBEAM_PEER_LLAMA_CPP", "transformers4")
+    requests = [["load", str(file)] for file in files]
+    return _answers(python, "convert_and_load_gguf.py", requests, {"LLAMA_CPP": "not used to load"})
+
+
 def llama_cpp(requests: list[list[str]]) -> list[str]:
     """Answers of convert_and_load_gguf.py."""
     python = _python("TIEBEAM_PEER_LLAMA_CPP", "transformers4")

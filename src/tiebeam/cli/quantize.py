@@ -12,7 +12,7 @@ import click
 from tiebeam.budget import human_bytes
 from tiebeam.cli import render
 from tiebeam.cli.progress import Progress
-from tiebeam.cli.surgical import print_outcome, print_plan, running_options
+from tiebeam.cli.surgical import print_nothing_to_do, print_outcome, print_plan, running_options
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _TITLES = {
     "--text", "texts", multiple=True, metavar="FILE",
     help="UTF-8 text to measure on, as close as possible to what the model will read. Repeatable.",
 )  # fmt: skip
-@click.option("--tokens", type=click.IntRange(min=256), default=2048, show_default=True, metavar="N",
+@click.option("--tokens", type=click.IntRange(min=256), default=1536, show_default=True, metavar="N",
               help="Tokens of the text that the head is measured on; the lookup on half.")  # fmt: skip
 @click.option("--tolerance", type=click.FloatRange(min=0, min_open=True), default=0.01, show_default=True,
               metavar="NATS", help="Recommend what costs less per token, its interval included.")  # fmt: skip
@@ -108,6 +108,10 @@ def _write(
     running = {name: options[name] for name in ("engine", "device")}
     with progress.waiting("reading the matrices"):
         planned = plan_quantize(opened, embed=embed, head=head, rounding=rounding, text=text, **running)
+    if planned.plan.nothing_to_do:
+        progress.close()
+        print_nothing_to_do(planned.plan, as_json, where is None)
+        return
     effect = None
     if not planned.lossless:
         progress("measuring the effect on loss", 0, 1)
@@ -132,10 +136,11 @@ def _print_table(table: CostTable, commands: list[str]) -> None:
     types = " and ".join(dict.fromkeys(m.dtype for m in (pair.embed, pair.head) if m is not None))
     stored = f"{'one matrix' if table.tied else 'two matrices'}, {types}, {human_bytes(table.bytes)}"
     console.print(render.styled((table.report.model, "bold"), f" · {stored} · {table.nats:.3f} nats per token"))
-    console.print(
-        f"  change in nats per token ± its 95% interval; head on {table.tokens:,} tokens, lookup and both on "
-        f"{table.lookup_tokens:,}, compensated for {table.calibrated_tokens:,} others"
+    measured = (
+        f"change in nats per token ± its 95% interval, on {table.tokens:,} tokens for the head and "
+        f"{table.lookup_tokens:,} for lookup and both; compensated for {table.calibrated_tokens:,} others"
     )
+    console.print(render.wrapped(measured, console.width))
     head = ["", "bytes", "nearest: nats", "KL", "same", "compensated: nats", "KL", "same"]
     lines = [head]
     sections = {}

@@ -103,16 +103,18 @@ def measure_tables(
     *,
     embed: str | None = None,
     head: str | None = None,
+    most: int = MEASURED_TOKENS,
     engine: str = "auto",
     device: str | None = None,
 ) -> LossEffect:
-    """The effect of another embedding and head, which `tables` makes; `embed` and `head` name the present ones."""
+    """The effect of another embedding and head, which `tables` makes, on at most `most` tokens; `embed` and `head`
+    name the present ones."""
     on = "the text given" if text is not None else "a built-in passage"
     try:
         from tiebeam.decode import divergence, open_engine
 
         model = open_engine(checkpoint, embed=embed, head=head, engine=engine, device=device)
-        tokens = model.encode(text if text is not None else built_in_passage())[:MEASURED_TOKENS]
+        tokens = model.encode(text if text is not None else built_in_passage())[:most]
         return LossEffect(divergence(model, model.with_tables(*tables(model)), tokens), on)
     except TiebeamError as error:
         return LossEffect(None, on, str(error))

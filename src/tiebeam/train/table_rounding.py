@@ -51,7 +51,7 @@ class TextStatistics:
             middle = (low + high) / 2
             bits = np.clip(np.rint(wanted + middle), FEWEST_BITS, MOST_BITS)
             low, high = (low, middle) if bits.mean() > mean else (middle, high)
-        return np.clip(np.rint(wanted + low), FEWEST_BITS, MOST_BITS).astype(np.int64)
+        return np.asarray(np.clip(np.rint(wanted + low), FEWEST_BITS, MOST_BITS), np.int64)
 
 
 def text_statistics(model: GPT, corpus: Corpus) -> TextStatistics:

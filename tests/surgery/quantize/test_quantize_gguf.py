@@ -198,6 +198,14 @@ def test_other_formats_are_sent_to_the_converter(tmp_path: Path) -> None:
         quantize(source, tmp_path / "directory", head="Q8_0")
 
 
+def test_types_that_are_there_already_are_nothing_to_do(tmp_path: Path) -> None:
+    source = write_llama_gguf(tmp_path / "m.gguf", "F16")
+    result = CliRunner().invoke(command, ["quantize", str(source), str(tmp_path / "q.gguf"), "--head", "F16"])
+    assert result.exit_code == 0
+    assert "already has these types" in result.output
+    assert not (tmp_path / "q.gguf").exists()
+
+
 def test_a_dry_run_writes_nothing_and_names_the_types(tmp_path: Path) -> None:
     source = write_llama_gguf(tmp_path / "m.gguf", "F16")
     result = CliRunner().invoke(
@@ -208,10 +216,9 @@ def test_a_dry_run_writes_nothing_and_names_the_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_llama_cpp_loads_what_was_written(tmp_path: Path) -> None:
     source = write_llama_gguf(tmp_path / "m.gguf", "F16")
     quantize(source, tmp_path / "one.gguf", embed="Q8_0", head="Q8_0")
     quantize(source, tmp_path / "two.gguf", embed="Q4_0", head="Q5_0", rounding="compensated", text=TEXT)
-    found = peer_programs.llama_cpp([["load", str(tmp_path / name)] for name in ("m.gguf", "one.gguf", "two.gguf")])
+    found = peer_programs.llama_cpp_loads([tmp_path / name for name in ("m.gguf", "one.gguf", "two.gguf")])
     assert found == ["loads"] * 3

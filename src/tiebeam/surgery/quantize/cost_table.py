@@ -29,7 +29,7 @@ from tiebeam.surgery.quantize.rounding import Array, round_nearest
 if TYPE_CHECKING:
     from tiebeam.decode.engine import Engine
 
-TOKENS, TOLERANCE = 2048, 0.01
+TOKENS, TOLERANCE = 1536, 0.01
 NEAREST, COMPENSATED = "nearest", "compensated"
 _FEWEST = 256
 _CLUSTER = 32  # neighbouring positions have similar errors: the interval counts runs of this many as one

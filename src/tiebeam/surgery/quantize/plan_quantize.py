@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _ROWS = 2048
 _CALIBRATION_TOKENS = 4096
+_MEASURED_TOKENS = 1024
 _SUGGESTED = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 
 
@@ -142,7 +143,9 @@ class Quantization:
         """The loss before and after, on `text` or a built-in passage."""
         from tiebeam.surgery.loss_effect import measure_tables
 
-        return measure_tables(self.plan.checkpoint, self.tables, text, engine=engine, device=device)
+        return measure_tables(
+            self.plan.checkpoint, self.tables, text, most=_MEASURED_TOKENS, engine=engine, device=device
+        )
 
     def prove(self, result: Checkpoint, engine: str, device: str | None) -> Proof:
         """The logits of the written file are those of the layers with the predicted matrices."""
