@@ -187,6 +187,15 @@ def _kv_cache(checkpoint: Checkpoint) -> KVCache | None:
         return None
 
 
+def planned_model(text: str) -> tuple[str, Budget]:
+    """The name and the budget of a model, or of a shape such as 50257x768x85M (non-embedding parameters last)."""
+    parts = text.split("x")
+    if len(parts) == 3 and all(part[:1].isdigit() for part in parts):
+        return text, price(*(parse_count(part) for part in parts))
+    plan = _from_model(text)
+    return plan.title, plan.budget
+
+
 def _from_model(name: str) -> Plan:
     """A known model with this name; else the checkpoint at this path or Hub id; else a known model by partial name."""
     is_path = name.startswith((".", "~", "/", "hf://"))

@@ -20,6 +20,9 @@ from tiebeam.errors import BadRequest
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, LearningRates, Result, Settings
+    from tiebeam.train.learning_rates import Role
+
+_ANY_VOCABULARY = 1 << 24
 
 
 def tie_option(value: str) -> bool | float:
@@ -54,7 +57,17 @@ def tie_option(value: str) -> bool | float:
 @click.option("--context", type=int, default=256, show_default=True, metavar="N", help="Context length in tokens.")
 @click.option("--embed-dim", type=int, metavar="N", help="Factorized embedding of this width.")
 @click.option("--bridge", is_flag=True, help="A dim x dim matrix before the tied embedding at the output.")
-@click.option("--softcap", type=float, metavar="C", help="Cap the logits at C (golf only; its default is 15).")
+@click.option("--softcap", type=float, metavar="C",
+              help="Cap the logits at C (golf: 15). standard then opens in tiebeam only.")  # fmt: skip
+@click.option("--input-grad-scale", type=float, default=1.0, show_default=True, metavar="F",
+              help="Multiply the lookup's part of a tied embedding's gradient.")  # fmt: skip
+@click.option("--zero-head", is_flag=True, help="Start an untied head at zero (golf always does).")
+@click.option("--embed-norm", is_flag=True, help="RMSNorm after the embedding; opens in tiebeam only.")
+@click.option("--bigram-rows", type=int, default=0, metavar="N",
+              help="Add a hashed bigram table of N rows at the input; opens in tiebeam only.")  # fmt: skip
+@click.option("--pseudo-inverse", is_flag=True, help="Pseudo-inverse tying: E = Z T^-1, W = Z T, Z orthonormal.")
+@click.option("--coupled-adam", is_flag=True, help="One second moment over the vocabulary for embedding and head.")
+@click.option("--z-loss", type=float, default=0.0, metavar="F", help="Add F * logsumexp^2 to the loss, e.g. 1e-4.")
 @click.option("--vocab", type=int, default=2048, show_default=True, metavar="N", help="Vocabulary of the BPE to train.")
 @click.option("--tokenizer", type=click.Path(), metavar="FILE", help="Use this tokenizer.json or sentencepiece model.")
 @click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens per step.")
@@ -62,7 +75,7 @@ def tie_option(value: str) -> bool | float:
 @click.option("--optimizer", type=click.Choice(["muon", "adamw"]), default="muon", show_default=True,
               help="muon: Muon for matrices, Adam for the rest. adamw: one learning rate, as a baseline.")  # fmt: skip
 @click.option("--lr-scale", "--rate-scale", type=float, default=1.0, show_default=True, metavar="F",
-              help="Multiply every learning rate.")  # fmt: skip
+              help="Multiply every peak learning rate.")  # fmt: skip
 @click.option("--matrix-lr", type=float, metavar="F", help="Peak learning rate of the matrices (Muon).")
 @click.option("--embedding-lr", type=float, metavar="F", help="Peak learning rate of the embedding (Adam).")
 @click.option("--head-lr", type=float, metavar="F", help="Peak learning rate of an untied head (Adam).")
@@ -150,6 +163,7 @@ def _train(
             track(record)
             _show(progress, record)
 
+        progress.note(_start(settings))
         result = train(
             settings, corpus, out, resume=resume, force=force, report=report, interrupted=interrupt,
             distribution=distribution,
@@ -160,7 +174,7 @@ def _train(
     if as_json:
         render.emit_json({**result.to_dict(), "corpus": corpus.to_dict()})
     else:
-        _print_result(result, corpus)
+        _print_result(result, corpus, settings)
     if not result.finished:
         resume_with = f"{distribution.command} --resume --out {shlex.quote(str(out))}"
         render.echo(f"interrupted after {result.steps:,} steps; resume with: {resume_with}", err=True)
@@ -170,8 +184,10 @@ def _train(
 def _new_settings(options: dict[str, Any]) -> Settings:
     from tiebeam.train import Settings
 
-    names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
-             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "backend", "device", "threads")  # fmt: skip
+    names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge",
+             "input_grad_scale", "zero_head", "embed_norm", "bigram_rows", "pseudo_inverse", "coupled_adam", "z_loss",
+             "batch_tokens", "accumulate", "steps", "seed", "optimizer", "warmup_steps", "backend",
+             "device", "threads")  # fmt: skip
     chosen = {name: options[name] for name in names}
     softcap = options["softcap"]
     if softcap is None and options["arch"] == "golf":
@@ -180,7 +196,7 @@ def _new_settings(options: dict[str, Any]) -> Settings:
         chosen["save_every"] = options["save_every"]
     no_length = options["minutes"] is None and options["steps"] is None
     tie = tie_option(options["tie"])
-    return Settings(
+    settings = Settings(
         **chosen,
         softcap=softcap,
         minutes=5.0 if no_length else options["minutes"],
@@ -188,6 +204,8 @@ def _new_settings(options: dict[str, Any]) -> Settings:
         rates=_learning_rates(options, tied=tie is not False),
         compile=options["compile_model"],
     )
+    settings.model(_ANY_VOCABULARY)  # refuses sizes and options that do not fit together, before the corpus is built
+    return settings
 
 
 def _learning_rates(options: dict[str, Any], tied: bool) -> LearningRates:
@@ -226,8 +244,10 @@ def _resumed_settings(out: Path, options: dict[str, Any]) -> Settings:
 
 def _show(progress: Progress, record: dict[str, Any]) -> None:
     head = f"step {record['step']:>6,}  {100 * record['done']:3.0f}%  {record['seconds']:6.0f} s"
-    if "val_bpb" in record:
-        progress.say(f"val {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final=True)
+    if record.get("full"):
+        progress.note(f"full held-out split: {record['val_bpb']:.4f} bits per byte ({record['val_tokens']:,} tokens)")
+    elif "val_bpb" in record:
+        progress.note(f"{head}  held-out {record['val_bpb']:.4f} bits per byte")
     else:
         share = f"  head {100 * record['head_share']:.0f}% of the embedding gradient" if "head_share" in record else ""
         left = time_left(record["done"], record["seconds"])
@@ -237,12 +257,13 @@ def _show(progress: Progress, record: dict[str, Any]) -> None:
         )
 
 
-def _print_result(result: Result, corpus: Corpus) -> None:
+def _print_result(result: Result, corpus: Corpus, settings: Settings) -> None:
     console = render.console()
     tie = render.styled((("● tied" if result.tied else "○ untied"), render.accent(result.tied)))
     console.print(render.styled((f"{result.path}", "bold"), " · ", tie, f" · {human(result.params)} parameters"))
     rows = [
         ["held-out", f"{result.final.bpb:.4f} bits per byte, {result.final.nats:.4f} nats per token"],
+        ["learning rates", f"peak {_peaks(settings)}"],
         ["trained", f"{result.steps:,} steps, {result.seconds:,.0f} s, {result.tokens_per_second:,.0f} tokens/s"],
         ["text", f"{human_bytes(corpus.bytes_train)} for training, {human_bytes(corpus.bytes_val)} held out"],
     ]
@@ -252,8 +273,26 @@ def _print_result(result: Result, corpus: Corpus) -> None:
         console.print(f"  next: tiebeam generate {shlex.quote(result.path)} {shlex.quote(_prompt(corpus))}")
 
 
+def _start(settings: Settings) -> str:
+    """What begins, for the first second: size of a step, length, peak learning rates."""
+    length = f"{settings.steps:,} steps" if settings.steps is not None else f"{settings.minutes:g} min"
+    return f"training for {length}, {settings.step_tokens:,} tokens per step; peak learning rates {_peaks(settings)}"
+
+
+def _peaks(settings: Settings) -> str:
+    """'embedding 0.05, matrices 0.03, scalars 0.03'"""
+    tied = settings.tie is not False  # a pair that is untied later keeps the learning rate of the tied one
+    peaks = settings.learning_rates.by_role(settings.optimizer, tied)
+    if settings.optimizer == "adamw":
+        return f"{settings.learning_rates.single:g} for all"
+    names: dict[Role, str] = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
+    return ", ".join(f"{name} {peaks[role]:g}" for role, name in names.items() if role != "head" or not tied)
+
+
 def _prompt(corpus: Corpus) -> str:
-    """The first words of the held-out text, as a prompt that fits what the model was trained on."""
-    tokens = [int(token) for token in corpus.val[:64] if token != corpus.boundary]
-    words = [word for word in corpus.tokenizer.decode(tokens).split()[:3] if word.isprintable()]
-    return " ".join(words)[:40] or "The"
+    """A few words of the held-out text, as a prompt that fits what the model was trained on: plain words if it can."""
+    tokens = [int(token) for token in corpus.val[:512] if token != corpus.boundary]
+    words = [word for word in corpus.tokenizer.decode(tokens).split() if word.isprintable()]
+    triples = [words[i : i + 3] for i in range(max(1, len(words) - 2))]
+    plain = next((triple for triple in triples if all(map(str.isalpha, triple))), triples[0])
+    return " ".join(plain)[:40] or "The"
