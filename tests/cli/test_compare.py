@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-SMALL = ("--max-bytes", "100000", "--vocab", "300", "--dim", "16", "--heads", "2", "--kv-heads", "1", "--mlp-dim", "32",
-         "--layers", "1", "--context", "32", "--batch-tokens", "128", "--steps", "6", "--bigram-steps", "5",
-         "--threads", "1")  # fmt: skip
+SMALL = ("--max-bytes", "100000", "--vocab", "300", "--dim", "16", "--widths", "8,16", "--heads", "2", "--kv-heads", "1",
+         "--mlp-dim", "32", "--layers", "1", "--context", "32", "--batch-tokens", "128", "--steps", "6",
+         "--bigram-steps", "5", "--threads", "1", "--check-tokens", "2000")  # fmt: skip
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def test_prints_the_verdict_the_report_path_and_the_next_command(run, tmp_path):
     code, shown, err = run("compare", *SMALL, "--out", out, "--quiet")
     assert code == 0, err
     verdict = json.loads((out / "report.json").read_text())["verdict"]["sentences"]
+    assert len(verdict) == 3
     assert " ".join(shown.split()).startswith(" ".join(verdict))
     *_, report, following = shown.splitlines()
     assert report == f"report: {out / 'report.html'}"
@@ -38,10 +39,56 @@ def test_prints_the_verdict_the_report_path_and_the_next_command(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "minutes"), (("--dim", "15"), "not divisible")],
-)
+    [(("--variants", "tied,loose"), "loose"), (("--match", "time"), "minutes"), (("--widths", "12"), "head size 8"),
+     (("--vocabs", "no"), "vocabs"), (("--for", "no-such-model"), "no-such-model")],
+)  # fmt: skip
 @pytest.mark.usefixtures("cache")
 def test_invalid_options_exit_with_2(run, tmp_path, arguments, word):
     code, _, err = run("compare", *SMALL, *arguments, "--out", tmp_path / "R", "--quiet")
     assert code == 2
     assert word in err
+
+
+@pytest.mark.usefixtures("cache")
+def test_more_widths_seeds_and_a_plan_add_to_what_is_there(run, tmp_path):
+    out = tmp_path / "R"
+    code, _, err = run("compare", *SMALL, "--out", out)
+    assert code == 0, err
+    assert "width 8, step 6: " in err  # the answer at every check
+    assert " left" in err
+    before = (out / "tied-d8-v300-s0" / "metrics.jsonl").read_bytes()
+    more = ("--widths", "8,16,24", "--seeds", "2", "--for", "32000x2048x969M")
+    code, shown, err = run("compare", *SMALL, *more, "--out", out, "--quiet")
+    assert code == 0, err
+    assert (out / "tied-d8-v300-s0" / "metrics.jsonl").read_bytes() == before
+    document = json.loads((out / "report.json").read_text())
+    assert len(document["ladder"]["cells"]) == 12
+    assert "32000x2048x969M: a separate head would be 5.9% of 1.1B parameters" in " ".join(shown.split())
+
+
+def test_the_live_table_has_a_row_per_variant_and_width(tmp_path):
+    from rich.console import Console
+
+    from tiebeam.cli.compare_progress import CompareProgress
+    from tiebeam.compare import VARIANTS
+    from tiebeam.compare.comparison import base_settings
+    from tiebeam.compare.train_runs import plan_runs
+    from tiebeam.corpus import build_corpus
+
+    corpus = build_corpus([], tmp_path / "c", vocab=300, max_bytes=50_000)
+    base = base_settings(steps=10, dim=16, heads=2, kv_heads=1, mlp_dim=32)
+    groups = plan_runs(base, [VARIANTS["tied"], VARIANTS["untied"]], [corpus], [8, 16], [0], tmp_path, match="steps",
+                       anchor="tied", threads=1)  # fmt: skip
+    runs = [one for group in groups for one in group]
+    display = CompareProgress(quiet=False)
+    display.planned(runs)
+    display.record(runs[0], {"step": 1, "done": 0.1, "loss": 5.0, "tokens_per_second": 1234.0})
+    display.record(runs[0], {"step": 5, "done": 0.5, "loss": 3.5, "tokens_per_second": 1234.0})
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(display.renderable())
+    lines = shown.get().splitlines()
+    assert lines[0].split() == ["width", "variant", "step", "loss", "held-out", "bits/byte", "tokens/s"]
+    assert lines[1].split() == ["8", "●", "tied", "5", "3.500", "–", "1,234"]
+    assert lines[4].split() == ["16", "●", "untied", "–", "–", "–", "–"]
+    assert lines[-1].endswith(" left")

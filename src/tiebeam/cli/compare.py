@@ -65,6 +65,12 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
 @click.option("--tokenizer", type=click.Path(), metavar="FILE", help="Use this tokenizer.json or sentencepiece model.")
 @click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens per step.")
 @click.option("--bigram-steps", type=int, default=250, show_default=True, metavar="N", help="Steps of the bigram fits.")
+@click.option("--sweep", is_flag=True,
+              help="First sweep the embedding and head learning rates of every variant and width.")  # fmt: skip
+@click.option("--for", "for_model", metavar="MODEL|VxDxN",
+              help="Place a planned model on the trend: MODEL, or vocabulary x width x other parameters.")  # fmt: skip
+@click.option("--check-tokens", type=int, default=32768, show_default=True, metavar="N",
+              help="Held-out tokens of every check, the same ones each time.")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Also measure the peak memory of each run, in a subprocess.")
 @click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="cpu, cuda, mps or auto.")
@@ -76,7 +82,8 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
 def command(
     text: tuple[str, ...], out: str, variants: str, widths: str | None, vocabs: str | None, minutes: float | None,
     steps: int | None, seeds: int, match: str | None, anchor: str, vocab: int, tokenizer: str | None,
-    bigram_steps: int, max_bytes: int | None, memory: bool, force: bool, quiet: bool, as_json: bool, **options: Any,
+    bigram_steps: int, max_bytes: int | None, sweep: bool, for_model: str | None, check_tokens: int, memory: bool,
+    force: bool, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a small GPT tied and untied on TEXT at several widths: should this model tie?
 
@@ -91,9 +98,11 @@ def command(
     tiebeam compare
     tiebeam compare books/ --seeds 3 --variants tied,untied,then,bridge --minutes 60
     tiebeam compare --widths 128,256,512 --vocabs 1024,4096 --steps 2000
+    tiebeam compare --sweep --for 50257x768x85M
     torchrun --nproc-per-node 2 -m tiebeam compare books/ --minutes 60
     """
     from tiebeam.cli.compare_progress import CompareProgress
+    from tiebeam.cli.plan import planned_model
     from tiebeam.compare import compare, parse_variants
     from tiebeam.compare.comparison import base_settings
     from tiebeam.compare.train_runs import check_directory
@@ -109,7 +118,9 @@ def command(
             chosen = parse_variants(variants)
             length = {"steps": steps if steps or minutes else DEFAULT_STEPS, "minutes": minutes}
             softcap = 15.0 if options["arch"] == "golf" else None
-            base = base_settings(**{name: options[name] for name in _SETTINGS}, **length, softcap=softcap)
+            shape = {name: options[name] for name in _SETTINGS}
+            base = base_settings(**shape, **length, softcap=softcap, validation_tokens=check_tokens)
+            planned = planned_model(for_model) if for_model is not None else None
             check_directory(Path(out), force)  # before the corpus is built
             corpora = _corpora(text, vocabs, vocab, tokenizer, max_bytes, progress)
 
@@ -120,7 +131,8 @@ def command(
             with distribution, _interruptible(distribution):
                 found = compare(
                     base, corpora, Path(out), variants=chosen, widths=_widths(widths, base), seeds=seeds, match=match,
-                    anchor=anchor, force=force, bigram_steps=bigram_steps, memory=memory, command=_command(),
+                    anchor=anchor, force=force, bigram_steps=bigram_steps, memory=memory, sweep_rates=sweep,
+                    for_plan=planned, command=_command(),
                     progress=stage, report=display.record, planned=display.planned,
                     interrupted=Interrupt(launched=distribution.world_size > 1), distribution=distribution,
                 )  # fmt: skip
@@ -190,6 +202,10 @@ def _show(document: dict[str, Any], page: Path) -> None:
     verdict = document["verdict"]
     for sentence in verdict["sentences"]:
         console.print(render.wrapped(sentence, console.width, 0), style="bold")
+    for sentence in (document["plan"] or {}).get("sentences", ()):
+        console.print(render.wrapped(sentence, console.width, 0))
+    for note in (document["sweep"] or {}).get("notes", ()):
+        console.print(render.wrapped(f"sweep: {note}", console.width, 0))
     if verdict["note"]:
         console.print(render.wrapped(verdict["note"], console.width, 0))
     for line in render.columns(_table(document), "<<>>>>>>"):

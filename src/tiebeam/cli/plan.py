@@ -191,6 +191,15 @@ def _cache(config: Mapping[str, Any] | None) -> KVCache | None:
     return kv_cache(spec.kv_heads, spec.head_dim, [layer.window for layer in spec.layers])
 
 
+def planned_model(text: str) -> tuple[str, Budget]:
+    """The name and the budget of a model, or of a shape such as 50257x768x85M (non-embedding parameters last)."""
+    parts = text.split("x")
+    if len(parts) == 3 and all(part[:1].isdigit() for part in parts):
+        return text, price(*(parse_count(part) for part in parts))
+    plan = _from_model(text)
+    return plan.title, plan.budget
+
+
 def _from_model(name: str) -> Plan:
     """A known model with this name; else the checkpoint at this path or Hub id; else a known model by partial name."""
     is_path = name.startswith((".", "~", "/", "hf://"))

@@ -20,10 +20,12 @@ from tiebeam.compare.held_out_curves import HeldOutCurve, read_curve, windows_of
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
 from tiebeam.compare.ladder import make_ladder, pair_answers
 from tiebeam.compare.ladder_cells import collect_cell
-from tiebeam.compare.run_metrics import RunMetrics, collect_metrics
-from tiebeam.compare.step_budget import steps_for_minutes
+from tiebeam.compare.learning_rate_sweep import chosen_rates, stored_sweep, sweep, sweep_document
+from tiebeam.compare.plan_answer import answer_for
+from tiebeam.compare.run_metrics import RunMetrics, collect_metrics, read_json
+from tiebeam.compare.step_budget import LEAST_STEPS, steps_for_minutes
 from tiebeam.compare.text_samples import sample_continuations
-from tiebeam.compare.train_runs import PLAN, OnRecord, Run, plan_runs, prepared_directory, train_in_turns
+from tiebeam.compare.train_runs import PLAN, SWEEP, OnRecord, Run, plan_runs, prepared_directory, train_in_turns
 from tiebeam.compare.variants import MATCHES, VARIANTS, Variant
 from tiebeam.compare.verdict import Verdict, make_verdict, only_one
 from tiebeam.errors import BadRequest
@@ -32,7 +34,8 @@ from tiebeam.train import Distribution, Settings
 from tiebeam.train.device import free_threads
 
 if TYPE_CHECKING:
-    from tiebeam.compare.document import Answer, Cell
+    from tiebeam.budget import Budget
+    from tiebeam.compare.document import Answer, Cell, Ladder
     from tiebeam.corpus import Corpus
 
 Progress = Callable[[str, int, int], None]
@@ -57,9 +60,9 @@ def compare(
     base: Settings, corpus: Corpus | Sequence[Corpus], out: Path, *,
     variants: Sequence[Variant] = (VARIANTS["tied"], VARIANTS["untied"]), widths: Sequence[int] | None = None,
     seeds: int = 1, match: str | None = None, anchor: str = "tied", bigram_dim: int = 64, bigram_steps: int = 250,
-    memory: bool = False, force: bool = False, command: str = "", report: OnRecord | None = None,
-    planned: Callable[[Sequence[Run]], None] | None = None, progress: Progress | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    sweep_rates: bool = False, for_plan: tuple[str, Budget] | None = None, memory: bool = False, force: bool = False,
+    command: str = "", report: OnRecord | None = None, planned: Callable[[Sequence[Run]], None] | None = None,
+    progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False,
     distribution: Distribution | None = None,
 ) -> Comparison:  # fmt: skip
     """Run the comparison in `out`, or resume it.
@@ -77,6 +80,9 @@ def compare(
         seeds: runs per variant and width.
         match: what the runs are given: the same "steps" (default), the same "time" (with `minutes`), or the same
             steps and "params" (MLPs are resized to the parameter count of `anchor`).
+        sweep_rates: first sweep the learning rates of embedding and head, for every variant and width, in runs of a
+            quarter of the steps; the comparison then uses the best.
+        for_plan: the name and the budget of a planned model, to be placed on the measured trend.
         memory: also measure the peak memory of each run, in a subprocess of its own.
         force: replace the comparison in `out`.
         report: receives every training record.
@@ -93,11 +99,14 @@ def compare(
     _check_request(base, match, anchor, seeds)
     identity = {
         "settings": json.loads(json.dumps({**base.to_dict(), "threads": None})), "match": match, "anchor": anchor,
+        "sweep": sweep_rates,
     }  # fmt: skip
     plan = {**identity, "threads": base.threads or free_threads(), "steps": None, "command": command}
     numbers = [base.seed + i for i in range(seeds)]
     with explaining(out), prepared_directory(out, plan, force, ranks) as plan:
-        groups = _planned_groups(base, variants, corpora, widths, numbers, out, plan, ranks)
+        groups, swept = _planned_groups(
+            base, variants, corpora, widths, numbers, out, plan, ranks, sweep_rates, stage, interrupted
+        )
         if planned:
             planned([run for runs in groups for run in runs])
         for runs in groups:
@@ -139,8 +148,8 @@ def compare(
             "heat": bigram_heatmaps(main, metrics),
             "samples": sample_continuations(main, metrics),
             "corpus": main.to_dict(),
-            "sweep": None,
-            "plan": None,
+            "sweep": swept,
+            "plan": _for_plan(for_plan, ladder, _headline(by_variant)),
             "command": command,
             "machine": _machine(plan["threads"]),
         }
@@ -162,25 +171,45 @@ def _check_request(base: Settings, match: str, anchor: str, seeds: int) -> None:
 
 def _planned_groups(
     base: Settings, variants: Sequence[Variant], corpora: Sequence[Corpus], widths: Sequence[int],
-    seeds: Sequence[int], out: Path, plan: dict[str, Any], ranks: Distribution,
-) -> list[list[Run]]:  # fmt: skip
-    """The runs, with their length. A time for everything becomes the same number of steps for every run."""
+    seeds: Sequence[int], out: Path, plan: dict[str, Any], ranks: Distribution, sweep_rates: bool, stage: Progress,
+    interrupted: Callable[[], bool],
+) -> tuple[list[list[Run]], dict[str, Any] | None]:  # fmt: skip
+    """The runs with their length and learning rates, and the sweep behind the rates.
 
-    def groups(base: Settings) -> list[list[Run]]:
+    A time for everything becomes the same number of steps for every run.
+    """
+
+    def groups(base: Settings, **rates: Any) -> list[list[Run]]:
         return plan_runs(
             base, variants, corpora, widths, seeds, out, match=plan["match"], anchor=plan["anchor"],
-            threads=plan["threads"],
+            threads=plan["threads"], **rates,
         )  # fmt: skip
 
-    if base.minutes is None:
-        return groups(base)
-    found = groups(base)
-    if plan["match"] == "time":
-        return groups(replace(base, minutes=base.minutes / sum(map(len, found))))
-    if plan["steps"] is None:
-        plan["steps"] = steps_for_minutes(base.minutes, found, ranks)
-        ranks.on_main(lambda: write_text(out / PLAN, json.dumps(plan, indent=2) + "\n"))
-    return groups(replace(base, minutes=None, steps=plan["steps"]))
+    if base.minutes is not None and plan["match"] == "time":
+        base = replace(base, minutes=base.minutes / sum(map(len, groups(base))))
+    elif base.minutes is not None:
+        if plan["steps"] is None:
+            plan["steps"] = steps_for_minutes(base.minutes, groups(base), ranks)
+            ranks.on_main(lambda: write_text(out / PLAN, json.dumps(plan, indent=2) + "\n"))
+        base = replace(base, minutes=None, steps=plan["steps"])
+    if not sweep_rates:
+        return groups(base), None
+    first = [run for runs in groups(base) for run in runs if run.seed == seeds[0]]
+    steps = max(LEAST_STEPS, (base.steps or 400) // 4)
+    swept = stored_sweep(read_json(out / SWEEP).get("rows"))
+    missing = [run for run in first if not any(s.variant == run.variant and s.width == run.width and
+                                               s.vocab == run.vocab for s in swept)]  # fmt: skip
+    swept += sweep(missing, steps, progress=stage, interrupted=interrupted, distribution=ranks)
+    found = sweep_document(swept, steps)
+    ranks.on_main(lambda: write_text(out / SWEEP, json.dumps(found, indent=1) + "\n"))
+    return groups(base, rates=chosen_rates(swept, first)), found
+
+
+def _for_plan(plan: tuple[str, Budget] | None, ladder: Ladder, variant: str) -> dict[str, Any] | None:
+    if plan is None or not variant:
+        return None
+    gaps = [gap for gap in ladder.gaps if gap.variant == variant]
+    return answer_for(*plan, gaps, ladder.cells).to_dict()
 
 
 def _read_curves(runs: Sequence[Run]) -> list[HeldOutCurve]:

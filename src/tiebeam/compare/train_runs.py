@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from tiebeam._fs import Kind, check_replaceable, occupy, write_text
 from tiebeam.compare.model_widths import check_widths
 from tiebeam.compare.variants import Variant, VariantConfig, variant_configs
 from tiebeam.errors import BadRequest, TiebeamError
-from tiebeam.train import Distribution, RunDirectory, Settings
+from tiebeam.train import Distribution, LearningRates, RunDirectory, Settings
 from tiebeam.train.loop import Training, training
 from tiebeam.train.run_directory import KIND as RUN_KIND
 from tiebeam.train.run_directory import RUN
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
 
-PLAN, MEMORY = "compare.json", "memory.json"
+PLAN, MEMORY, SWEEP = "compare.json", "memory.json", "sweep.json"
 SLICE_STEPS = 5
 _OURS = re.compile(r"compare\.json|sweep\.json|report\.(json|html)|figures/[\w-]+\.(png|svg)|[a-z0-9_-]+-s\d+(\.tbp)?")
 
@@ -128,20 +128,32 @@ def _agreed(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
 def plan_runs(
     base: Settings, variants: Sequence[Variant], corpora: Sequence[Corpus], widths: Sequence[int],
     seeds: Sequence[int], out: Path, *, match: str, anchor: str, threads: int,
+    rates: Mapping[tuple[str, int, int], LearningRates] | None = None,
 ) -> list[list[Run]]:  # fmt: skip
-    """The runs of the ladder, in groups that take turns: seed by seed, smallest model first."""
+    """The runs of the ladder, in groups that take turns: seed by seed, smallest model first.
+
+    `rates` are learning rates by variant, width and vocabulary; without them a run has those of its settings.
+    """
     groups = []
     for seed in seeds:
         for corpus in corpora:
             for width, shape in zip(sorted(set(widths)), check_widths(base, widths), strict=True):
                 configs = variant_configs(shape, list(variants), corpus.vocab, match, anchor)
-                groups.append([_run(config, width, seed, corpus, out, threads) for config in configs])
+                runs = [_run(config, width, seed, corpus, out, threads) for config in configs]
+                groups.append([_with_rates(run, rates or {}) for run in runs])
     return groups
 
 
 def _run(config: VariantConfig, width: int, seed: int, corpus: Corpus, out: Path, threads: int) -> Run:
     config = replace(config, settings=replace(config.settings, seed=seed, threads=threads))
     return Run(config, width, seed, out / f"{config.variant.name}-d{width}-v{corpus.vocab}-s{seed}", corpus)
+
+
+def _with_rates(run: Run, rates: Mapping[tuple[str, int, int], LearningRates]) -> Run:
+    key = (run.variant, run.width, run.vocab)
+    if key not in rates:
+        return run
+    return replace(run, config=replace(run.config, settings=replace(run.settings, rates=rates[key])))
 
 
 def train_in_turns(

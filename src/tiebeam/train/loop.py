@@ -154,7 +154,7 @@ class Training:
             self.seconds, save, stop = self.distribution.agree(self.seconds, save, interrupted())
             if self.progress / self.settings.validate_every + _ROUNDING >= self._checks + 1 and not self.done:
                 self._checks += 1
-                self._check()
+                self.check()
             if stop or save:
                 self.save()
             if stop:
@@ -164,11 +164,11 @@ class Training:
     def interrupt(self) -> Result:
         """Save the state and return what there is; the run can be resumed."""
         self.save()
-        return self._result(self._check(), finished=False)
+        return self._result(self.check(), finished=False)
 
     def finish(self) -> Result:
         """The last check, the loss on the full held-out split, and the checkpoint."""
-        found = self._check()
+        found = self.check()
         result = self._result(found if self.windows.whole else self._validate(None, full=True), finished=True)
         self.save()
         exported = self.backend.export()
@@ -216,7 +216,7 @@ class Training:
             self.run.log(record)
             self.report(record)
 
-    def _check(self) -> Evaluation:
+    def check(self) -> Evaluation:
         """The loss on the held-out windows of every check. Not counted by the clock."""
         if not self.by_document:
             return self._validate(self.settings.validation_tokens)

@@ -1,0 +1,164 @@
+"""A short sweep of the embedding and head learning rates of every variant and width.
+
+A comparison is worthless if one side's learning rate is off. Every candidate trains for a fraction of the run with its
+full schedule; the lowest held-out loss wins. An untied pair has two rates, which are swept one after the other. The
+sensitivity is what half and double the best rate cost; a best rate at the edge of its grid is a warning.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiebeam.compare.train_runs import Interrupted, Run, initial_model
+from tiebeam.train import Distribution, LearningRates
+from tiebeam.train.loop import training
+from tiebeam.train.result import Diverged
+
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
+"""Of the default rate."""
+Key = tuple[str, int, int]  # variant, width, vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRate:
+    """One learning rate of one variant and width: the candidates, and the best of them."""
+
+    variant: str
+    width: int
+    vocab: int
+    role: str
+    """The field of LearningRates: "table" (tied), "embed" or "head" (untied)."""
+    rates: tuple[float, ...]
+    bpb: tuple[float | None, ...]
+    """Held-out bits per byte of each candidate; None if it diverged."""
+    best: float
+    at_edge: bool
+    half_costs: float | None
+    """Bits per byte lost with half the best rate; None if it was not tried."""
+    double_costs: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sweep(
+    runs: Sequence[Run], steps: int, *, factors: Sequence[float] = FACTORS,
+    progress: Callable[[str, int, int], None] | None = None, interrupted: Callable[[], bool] = lambda: False,
+    distribution: Distribution | None = None,
+) -> list[SweptRate]:  # fmt: skip
+    """Sweep the rates of every run (one seed) in runs of `steps` steps."""
+    found: list[SweptRate] = []
+    total = sum(len(roles_of(run)) for run in runs) * len(factors)
+    for run in runs:
+        best = run.settings.learning_rates
+        for role in roles_of(run):
+            rates = tuple(getattr(run.settings.learning_rates, role) * factor for factor in sorted(factors))
+            losses: list[float | None] = []
+            for rate in rates:
+                if progress:
+                    progress(f"learning rates, width {run.width}", len(found) * len(factors) + len(losses), total)
+                losses.append(_loss(run, _changed(best, role, rate), steps, interrupted, distribution))
+            found.append(_swept(run, role, rates, tuple(losses)))
+            best = _changed(best, role, found[-1].best)
+    return found
+
+
+def roles_of(run: Run) -> tuple[str, ...]:
+    """The vocabulary learning rates that a run uses. A run that unties later keeps the tied rate for both matrices."""
+    return ("embed", "head") if run.settings.tie is False else ("table",)
+
+
+def chosen_rates(swept: Sequence[SweptRate], runs: Sequence[Run]) -> Mapping[Key, LearningRates]:
+    """The learning rates of every run after the sweep."""
+    rates = {(run.variant, run.width, run.vocab): run.settings.learning_rates for run in runs}
+    for one in swept:
+        key = (one.variant, one.width, one.vocab)
+        if key in rates:
+            rates[key] = _changed(rates[key], one.role, one.best)
+    return rates
+
+
+def stored_sweep(document: Any) -> list[SweptRate]:
+    """Read what `to_dict` gave; an empty list if it is something else."""
+    try:
+        return [SweptRate(**{**row, "rates": tuple(row["rates"]), "bpb": tuple(row["bpb"])}) for row in document]
+    except (TypeError, KeyError):
+        return []
+
+
+def sweep_document(swept: Sequence[SweptRate], steps: int) -> dict[str, Any]:
+    """The `sweep` of report.json."""
+    return {"steps": steps, "rows": [one.to_dict() for one in swept], "notes": sweep_notes(swept)}
+
+
+def exponent(swept: Sequence[SweptRate]) -> float | None:
+    """p of best rate ~ width^-p over the widths of one variant and role; None for fewer than three widths.
+
+    >>> rates = [SweptRate("tied", w, 9, "table", (), (), 1 / w, False, None, None) for w in (64, 128, 256)]
+    >>> round(exponent(rates), 6)
+    1.0
+    """
+    if len({one.width for one in swept}) < 3:
+        return None
+    slope = np.polyfit([math.log(one.width) for one in swept], [math.log(one.best) for one in swept], 1)[0]
+    return -float(slope)
+
+
+def sweep_notes(swept: Sequence[SweptRate]) -> list[str]:
+    """Warnings about best rates at the edge, and how the best rate follows the width."""
+    notes = [
+        f"{one.variant}, width {one.width}: the best {one.role} learning rate {one.best:g} is at the edge of its grid "
+        f"({one.rates[0]:g} to {one.rates[-1]:g}); the true best may lie beyond"
+        for one in swept
+        if one.at_edge
+    ]
+    for variant, role in dict.fromkeys((one.variant, one.role) for one in swept):
+        mine = [one for one in swept if (one.variant, one.role) == (variant, role)]
+        power = exponent(mine)
+        if power is not None:
+            follows = "1/width" if power > 0.75 else "1/sqrt(width)" if power > 0.25 else "neither"
+            notes.append(f"{variant}: the best {role} learning rate falls as width^-{power:.2f} ({follows})")
+    return notes
+
+
+def _changed(rates: LearningRates, role: str, rate: float) -> LearningRates:
+    change: dict[str, Any] = {role: rate}
+    return replace(rates, **change)
+
+
+def _loss(
+    run: Run, rates: LearningRates, steps: int, interrupted: Callable[[], bool], distribution: Distribution | None
+) -> float | None:
+    """Held-out bits per byte after a short run with these rates."""
+    settings = replace(run.settings, rates=rates, steps=steps, minutes=None, validate_every=1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        out, model = Path(folder) / "run", initial_model(run.settings, run.vocab)
+        try:
+            with training(settings, run.corpus, out, model=model, distribution=distribution) as one:
+                if one.advance(steps, interrupted):
+                    raise Interrupted(f"the sweep stopped in {run.name}")
+                bpb = one.check().bpb
+                return bpb if math.isfinite(bpb) else None
+        except Diverged:
+            return None
+
+
+def _swept(run: Run, role: str, rates: tuple[float, ...], losses: tuple[float | None, ...]) -> SweptRate:
+    comparable = [math.inf if loss is None else loss for loss in losses]
+    at = int(np.argmin(comparable))
+
+    def cost(index: int) -> float | None:
+        inside = 0 <= index < len(losses) and losses[index] is not None
+        return comparable[index] - comparable[at] if inside else None
+
+    return SweptRate(
+        run.variant, run.width, run.vocab, role, rates, losses, rates[at], at in (0, len(rates) - 1),
+        cost(at - 1), cost(at + 1),
+    )  # fmt: skip
