@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 from helpers.accessibility import axe
+from tiebeam.compare.learning_rate_sweep import SweptRate, sweep_document
+from tiebeam.compare.plan_answer import PlanAnswer
 from tiebeam.compare.report_answers import QUESTIONS
 from tiebeam.compare.report_page import page as build_page
 from tiebeam.studio.request_guard import REPORT_POLICY
@@ -251,6 +253,34 @@ def test_a_comparison_of_one_variant_has_a_page(comparison, show, tmp_path):
     page = show(path=path)
     assert page.get_by_role("slider", name=re.compile("^Held-out loss, ")).count() == 2
     assert page.get_by_role("slider", name=re.compile("^Gap")).count() == 0
+
+
+def test_a_sweep_and_a_planned_model_have_their_sections(comparison, show, tmp_path):
+    rows = [
+        SweptRate("tied", width, 300, "table", (0.01, 0.02, 0.04), (2.2, 2.0, None), 0.02, False, 0.2, None)
+        for width in (8, 16)
+    ]
+    rows.append(SweptRate("untied", 16, 300, "head", (0.001, 0.002), (2.4, 2.1), 0.002, True, 0.3, None))
+    told = ("Measured: <one>.", "In size it is an extrapolation.")
+    plan = PlanAnswer("50k x 4096", 50000, 4096, 0.1, 2_000_000_000, (0.2, 0.3), (1000, 2000), -0.1, False, told)
+    document = {**comparison.document, "sweep": sweep_document(rows, 12), "plan": plan.to_dict()}
+    path = tmp_path / "report.html"
+    path.write_text(build_page(document, {}))
+    page = show(path=path)
+    shown = page.locator("main").inner_text()
+    assert "For 50k x 4096\n\nMeasured: <one>.\n\nIn size it is an extrapolation." in shown
+    assert "untied, width 16: the best head learning rate 0.002 is at the edge of its grid" in shown
+    row = page.get_by_role("row").filter(has_text="tied, shared matrix").first
+    assert row.locator("td").all_inner_texts() == ["8", "0.02", "+0.2000", "not tried"]
+    stage = chart(page, "Learning rate, tied, shared matrix")
+    stage.focus()
+    page.keyboard.press("End")
+    assert stage.get_attribute("aria-valuetext") == "learning rate 0.02: width 8 2.0000; width 16 2.0000"
+
+
+def test_the_note_says_what_the_intervals_contain(comparison, show):
+    note = show().locator("main .note").first.inner_text()
+    assert comparison.document["verdict"]["note"] in note
 
 
 def test_the_page_is_self_contained_and_only_its_own_script_may_run(comparison):
