@@ -153,8 +153,8 @@ def test_gaps_while_training_are_differences_of_the_checks(show, comparison):
     stage.focus()
     page.keyboard.press("End")
     last = {v: cells(comparison, v, 8)["checks"][-1]["bpb"] for v in ("tied", "untied")}
-    found = re.search(r"width 8 (\S+)", stage.get_attribute("aria-valuetext"))
-    assert number(found[1].rstrip(";")) == pytest.approx(last["untied"] - last["tied"], abs=5e-5)
+    (found,) = re.findall(r"width 8 ([^\s;]+)", stage.get_attribute("aria-valuetext"))
+    assert number(found) == pytest.approx(last["untied"] - last["tied"], abs=5e-5)
 
 
 def test_every_chart_has_its_data_in_a_table(show, comparison):
@@ -253,6 +253,30 @@ def test_a_comparison_of_one_variant_has_a_page(comparison, show, tmp_path):
     page = show(path=path)
     assert page.get_by_role("slider", name=re.compile("^Held-out loss, ")).count() == 2
     assert page.get_by_role("slider", name=re.compile("^Gap")).count() == 0
+
+
+def test_several_variants_are_ranked_and_their_gaps_switch_between_steps_and_time(comparison, show, tmp_path):
+    document = json.loads(json.dumps(comparison.document))
+    for kind in ("variants", "runs"):
+        document[kind] += [{**one, "name": "then", "variant": "then", "title": "then"} for one in document[kind][1:2]]
+    ladder = document["ladder"]
+    ladder["cells"] += [{**cell, "variant": "then"} for cell in ladder["cells"] if cell["variant"] == "untied"]
+    ladder["gaps"] += [{**gap, "variant": "then"} for gap in ladder["gaps"]]
+    better = {q: {**a, "second": "then", "difference": a["difference"] - 1} for q, a in document["answers"].items()}
+    document["by_variant"]["then"] = better
+    path = tmp_path / "report.html"
+    path.write_text(build_page(document, {}))
+    page = show(path=path)
+    ranking = page.locator("table", has=page.locator("caption", has_text="At equal steps")).locator("tbody th")
+    assert ranking.all_inner_texts() == ["then", "untied"]
+    stage = chart(page, "Gap by width")
+    gap = ladder["gaps"][0]
+    for question, name in (("time", "equal time"), ("steps", "equal steps")):
+        page.get_by_role("radio", name=name).check(force=True)
+        stage.focus()
+        page.keyboard.press("Home")
+        shown = f"{gap[question]['difference']:.4f}".replace("-", "−")
+        assert f": untied {shown} (95% CI" in stage.get_attribute("aria-valuetext")
 
 
 def test_a_sweep_and_a_planned_model_have_their_sections(comparison, show, tmp_path):

@@ -10,8 +10,8 @@ from tiebeam._html import escape
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "", wide: bool = True) -> str:
     """Build a table whose first column names the row. `heads` are text, cells are HTML.
 
-    >>> table(["", "bits"], [["tied", "2.1"]], wide=False)[:34]
-    '<table class="cards"><thead><tr><td'
+    >>> '<td data-name="bits">2.1</td>' in table(["", "bits"], [["tied", "2.1"]])
+    True
     """
     top = "".join(f'<th scope="col">{escape(head)}</th>' if head else "<td></td>" for head in heads)
     body = "".join(_row(heads, row) for row in rows)
