@@ -1,38 +1,12 @@
 """The words of an answer: winners, intervals, what is needed, and the three sentences."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from tiebeam.compare.document import Answer, Gap
+from helpers.comparison_answers import STEPS, TITLES, answer, found
+from tiebeam.compare.document import Gap
 from tiebeam.compare.held_out_losses import loss_by_frequency, mean_and_standard_error
-from tiebeam.compare.paired_statistics import Estimate
 from tiebeam.compare.verdict import answer_sentence, make_verdict, running_text, what_is_needed
-
-TITLES = ("tied", "untied")
-STEPS = {"width": 256, "vocab": 2048, "steps": [300, 300], "seconds": [60.0, 63.0]}
-
-
-def found(difference, half, documents=0.004, seeds=0.006):
-    errors = {"documents": documents, "seeds": seeds, "clock": 0.0}
-    return Estimate(difference, difference - half, difference + half, errors)
-
-
-def answer(difference=-0.04, half=0.01, question="steps", width=256, **changes):
-    estimate = found(difference, half)
-    at = {**STEPS, "width": width}
-    if question in ("size", "packed"):
-        at = {"sizes": [400_000, 2_900_000], "widths": [64, 256]}
-    made = Answer(
-        question=question, first="tied", second="untied", difference=difference, ci_low=estimate.low,
-        ci_high=estimate.high, includes_zero=estimate.includes_zero,
-        winner=None if estimate.includes_zero else ("tied" if difference > 0 else "untied"), first_bpb=1.95,
-        second_bpb=1.95 + difference, basis="measured", at=at, seeds=1, documents=33, errors=estimate.errors,
-        sentence=answer_sentence(question, TITLES, estimate, (1.95, 1.95 + difference), at),
-        needed=what_is_needed(estimate, 1, 5.0),
-    )  # fmt: skip
-    return replace(made, **changes)
 
 
 def test_a_clear_difference_names_the_better_variant_with_positive_numbers():

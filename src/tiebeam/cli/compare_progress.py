@@ -31,6 +31,7 @@ class CompareProgress:
         self._runs: list[Run] = []
         self._last: dict[str, dict[str, Any]] = {}
         self._held_out: dict[str, float] = {}
+        self._done: dict[str, float] = {}
         self._resumed_at: dict[str, float] = {}
         self._answers: dict[tuple[int, int], str] = {}
         self._running = RunningAnswer()
@@ -42,9 +43,10 @@ class CompareProgress:
     def record(self, run: Run, record: dict[str, Any]) -> None:
         if self._quiet:
             return
+        self._done[run.name] = record["done"]
+        self._resumed_at.setdefault(run.name, record["done"])
         if "loss" in record:
             self._last[run.name] = record
-            self._resumed_at.setdefault(run.name, record["done"])
         if "val_documents" in record:
             self._held_out[run.name] = record["val_bpb"]
             if (text := self._running.add(run, record)) is not None:
@@ -57,13 +59,11 @@ class CompareProgress:
     def time_left(self) -> str:
         """The time that all runs still need, by the parameters and steps of what is done since the start."""
         work = {run.name: run.config.params**_COST_EXPONENT for run in self._runs}
-        done = sum(work[name] * (r["done"] - self._resumed_at[name]) for name, r in self._last.items() if name in work)
-        started = [name for name in work if name in self._last]
-        left = sum(work[name] * (1 - self._last[name]["done"]) for name in started)
-        first = self._runs.index(next(run for run in self._runs if run.name in self._last)) if started else 0
-        left += sum(work[run.name] for run in self._runs[first:] if run.name not in self._last)
+        done = sum(work[name] * (at - self._resumed_at[name]) for name, at in self._done.items() if name in work)
         if done <= 0:
             return ""
+        first = next(i for i, run in enumerate(self._runs) if run.name in self._done)  # those before are finished
+        left = sum(work[run.name] * (1 - self._done.get(run.name, 0.0)) for run in self._runs[first:])
         return f"{clock((time.monotonic() - self._started) * left / done)} left"
 
     def close(self) -> None:

@@ -16,7 +16,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str =
     top = "".join(f'<th scope="col">{escape(head)}</th>' if head else "<td></td>" for head in heads)
     body = "".join(_row(heads, row) for row in rows)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="wide"><table class="cards">{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"{title}<thead><tr>{top}</tr></thead>"
+    return f'<div class="wide"><table class="cards">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _row(heads: Sequence[str], row: Sequence[str]) -> str:
