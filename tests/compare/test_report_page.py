@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 from helpers.accessibility import axe
+from tiebeam.compare.learning_rate_sweep import SweptRate, sweep_document
+from tiebeam.compare.plan_answer import PlanAnswer
 from tiebeam.compare.report_answers import QUESTIONS
 from tiebeam.compare.report_page import page as build_page
 from tiebeam.studio.request_guard import REPORT_POLICY
@@ -151,8 +153,8 @@ def test_gaps_while_training_are_differences_of_the_checks(show, comparison):
     stage.focus()
     page.keyboard.press("End")
     last = {v: cells(comparison, v, 8)["checks"][-1]["bpb"] for v in ("tied", "untied")}
-    found = re.search(r"width 8 (\S+)", stage.get_attribute("aria-valuetext"))
-    assert number(found[1].rstrip(";")) == pytest.approx(last["untied"] - last["tied"], abs=5e-5)
+    (found,) = re.findall(r"width 8 ([^\s;]+)", stage.get_attribute("aria-valuetext"))
+    assert number(found) == pytest.approx(last["untied"] - last["tied"], abs=5e-5)
 
 
 def test_every_chart_has_its_data_in_a_table(show, comparison):
@@ -251,6 +253,58 @@ def test_a_comparison_of_one_variant_has_a_page(comparison, show, tmp_path):
     page = show(path=path)
     assert page.get_by_role("slider", name=re.compile("^Held-out loss, ")).count() == 2
     assert page.get_by_role("slider", name=re.compile("^Gap")).count() == 0
+
+
+def test_several_variants_are_ranked_and_their_gaps_switch_between_steps_and_time(comparison, show, tmp_path):
+    document = json.loads(json.dumps(comparison.document))
+    for kind in ("variants", "runs"):
+        document[kind] += [{**one, "name": "then", "variant": "then", "title": "then"} for one in document[kind][1:2]]
+    ladder = document["ladder"]
+    ladder["cells"] += [{**cell, "variant": "then"} for cell in ladder["cells"] if cell["variant"] == "untied"]
+    ladder["gaps"] += [{**gap, "variant": "then"} for gap in ladder["gaps"]]
+    better = {q: {**a, "second": "then", "difference": a["difference"] - 1} for q, a in document["answers"].items()}
+    document["by_variant"]["then"] = better
+    path = tmp_path / "report.html"
+    path.write_text(build_page(document, {}))
+    page = show(path=path)
+    ranking = page.locator("table", has=page.locator("caption", has_text="At equal steps")).locator("tbody th")
+    assert ranking.all_inner_texts() == ["then", "untied"]
+    stage = chart(page, "Gap by width")
+    gap = ladder["gaps"][0]
+    for question, name in (("time", "equal time"), ("steps", "equal steps")):
+        page.get_by_role("radio", name=name).check(force=True)
+        stage.focus()
+        page.keyboard.press("Home")
+        shown = f"{gap[question]['difference']:.4f}".replace("-", "−")
+        assert f": untied {shown} (95% CI" in stage.get_attribute("aria-valuetext")
+
+
+def test_a_sweep_and_a_planned_model_have_their_sections(comparison, show, tmp_path):
+    rows = [
+        SweptRate("tied", width, 300, "table", (0.01, 0.02, 0.04), (2.2, 2.0, None), 0.02, False, 0.2, None)
+        for width in (8, 16)
+    ]
+    rows.append(SweptRate("untied", 16, 300, "head", (0.001, 0.002), (2.4, 2.1), 0.002, True, 0.3, None))
+    told = ("Measured: <one>.", "In size it is an extrapolation.")
+    plan = PlanAnswer("50k x 4096", 50000, 4096, 0.1, 2_000_000_000, (0.2, 0.3), (1000, 2000), -0.1, False, told)
+    document = {**comparison.document, "sweep": sweep_document(rows, 12), "plan": plan.to_dict()}
+    path = tmp_path / "report.html"
+    path.write_text(build_page(document, {}))
+    page = show(path=path)
+    shown = page.locator("main").inner_text()
+    assert "For 50k x 4096\n\nMeasured: <one>.\n\nIn size it is an extrapolation." in shown
+    assert "untied, width 16: the best head learning rate 0.002 is at the edge of its grid" in shown
+    row = page.get_by_role("row").filter(has_text="tied, shared matrix").first
+    assert row.locator("td").all_inner_texts() == ["8", "0.02", "+0.2000", "not tried"]
+    stage = chart(page, "Learning rate, tied, shared matrix")
+    stage.focus()
+    page.keyboard.press("End")
+    assert stage.get_attribute("aria-valuetext") == "learning rate 0.02: width 8 2.0000; width 16 2.0000"
+
+
+def test_the_note_says_what_the_intervals_contain(comparison, show):
+    note = show().locator("main .note").first.inner_text()
+    assert comparison.document["verdict"]["note"] in note
 
 
 def test_the_page_is_self_contained_and_only_its_own_script_may_run(comparison):

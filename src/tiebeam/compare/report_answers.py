@@ -63,10 +63,19 @@ def answer_table(document: Mapping[str, Any]) -> str:
     needed = dict.fromkeys(answer["needed"] for answer in answers.values() if answer["needed"] not in told)
     notes = [
         f"The difference is {names[1]} minus {names[0]}: above 0, {names[0]} is better.",
-        escape(_basis(answers)),
+        escape(document["verdict"]["note"]),
+        escape(_interpolated(answers)),
         *(escape(sentence) for sentence in needed),
     ]
     return f'{found}<p class="note">{" ".join(note for note in notes if note)}</p>'
+
+
+def plan_answer(document: Mapping[str, Any]) -> Iterable[str]:
+    """The answer for the user's own shape: what is measured, what is extrapolation, and what known models do."""
+    plan = document.get("plan")
+    if plan:
+        yield f"<h2>For {escape(plan['title'])}</h2>"
+        yield "".join(f"<p>{escape(sentence)}</p>" for sentence in plan["sentences"])
 
 
 def variant_gaps(document: Mapping[str, Any]) -> Iterable[str]:
@@ -119,15 +128,10 @@ def _says(answer: Mapping[str, Any], colours: Mapping[str, tuple[str, str]]) -> 
     return f"excludes 0: {dot(colour)}{escape(title)} better"
 
 
-def _basis(answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the intervals are over, and which losses were interpolated."""
-    one = next(iter(answers.values()))
-    seeds = "one seed" if one["seeds"] == 1 else f"{one['seeds']} seeds"
-    over = f"Intervals are paired over {one['documents']:,} held-out documents and {seeds}."
+def _interpolated(answers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which losses were interpolated between measured points."""
     between = [QUESTIONS[q] for q, answer in answers.items() if answer["basis"] == "interpolated"]
-    if not between:
-        return over
-    return f"{over} Interpolated between measured points: {', '.join(between)}."
+    return f"Interpolated between measured points: {', '.join(between)}." if between else ""
 
 
 def _answers(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tiebeam._visible import visible
 from tiebeam.compare.figures import MATRIX_NAMES
+from tiebeam.compare.report_sweep import sweep_data
 
 _MOST_POINTS = 1000  # of one curve
 _DASHES = (None, "7 4", "2 4", "9 3 2 3", "4 2", "12 4")
@@ -32,6 +33,7 @@ def chart_data(document: Mapping[str, Any]) -> dict[str, Any]:
         "headline": document["verdict"]["second"],
         "gaps_while_training": _gaps_while_training(ladder, document["verdict"]["second"]),
         "gaps_of": list(dict.fromkeys(gap["variant"] for gap in ladder["gaps"])),
+        "sweep": sweep_data(document),
         "matrices": _matrices(document),
     }
 

@@ -18,8 +18,9 @@ from typing import Any
 from tiebeam._html import escape
 from tiebeam.budget import human_bytes
 from tiebeam.compare import report_exhibits as exhibits
-from tiebeam.compare.report_answers import answer_table, variant_gaps, verdict_list
+from tiebeam.compare.report_answers import answer_table, plan_answer, variant_gaps, verdict_list
 from tiebeam.compare.report_data import chart_data
+from tiebeam.compare.report_sweep import sweep_section
 
 STATIC = Path(__file__).parent / "static"
 _SCRIPTS = ("axes.js", "curves.js", "curve_controls.js", "report.js")
@@ -34,8 +35,10 @@ def page(document: dict[str, Any], figures: dict[str, str]) -> str:
         verdict_list(document),
         "</header>\n<main>",
         answer_table(document),
+        *plan_answer(document),
         *_charts(document),
         *variant_gaps(document),
+        *sweep_section(document),
         "<h2>Variants</h2>",
         exhibits.variants(document),
         *exhibits.matrices(document, figures),

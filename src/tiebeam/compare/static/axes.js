@@ -24,6 +24,7 @@ export const AXES = {
   share: { name: "LM head share", text: (v) => `LM head ${(100 * v).toFixed(1)}% of the untied model`, tick: (v) => `${+(100 * v).toPrecision(2)}%` },
   params: { name: "parameters", text: (v) => `${grouped(v)} parameters`, tick: short, log: true },
   bytes: { name: "packed bytes", text: (v) => `${grouped(v)} bytes packed`, tick: short, log: true },
+  rate: { name: "peak learning rate", text: (v) => `learning rate ${+v.toPrecision(4)}`, tick: (v) => String(+v.toPrecision(2)), log: true, only: true },
   rank: { name: "rank", text: (v) => `rank ${grouped(v)}`, tick: grouped, whole: true },
   count: { name: "count in the training text", text: (v) => `count ${grouped(Math.round(v))}`, tick: short, log: true },
 };

@@ -73,6 +73,15 @@ function ladder() {
 // The i-th of so many colours of one hue.
 const shade = (colour, i, many) => (i ? `color-mix(in oklab, ${colour} ${Math.round(100 - (60 * i) / (many - 1))}%, var(--ink))` : colour);
 
+// Held-out loss against the learning rate, a chart for each rate that was swept.
+function sweep() {
+  place("sweep")?.append(...data.sweep.map((one) => {
+    const chart = new Chart({ title: `Learning rate, ${one.name}`, label: "held-out bits per byte after the sweep's steps", axes: ["rate"], log: false, height: 240 });
+    chart.set(one.widths.map(({ width, points: rows }, i) => ({ key: String(i), name: `width ${width}`, colour: shade(style(one.variant).colour, i, one.widths.length), dash: [null, "7 4", "2 4"][i % 3], points: points(rows, ["rate", "y"]) })));
+    return figure({ heading: one.name, above: one.widths.length > 1 ? legend(chart.series, chart.view) : null, chart });
+  }));
+}
+
 // What the vocabulary matrices of the widest models look like.
 function matrices() {
   const view = new View({ smoothing: 0 });
@@ -89,5 +98,6 @@ function matrices() {
 }
 
 if (data.cells.length) { training(); ladder(); }
+sweep();
 matrices();
 document.documentElement.dataset.ready = "true";
