@@ -69,7 +69,7 @@ def accelerate_run(broken: str, where: Path, fsdp: bool = False) -> dict[str, fl
         model.lm_head.weight = model.model.embed_tokens.weight = torch.nn.Parameter(torch.randn(VOCAB + 8, 32))
         watched.resized()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader = torch.utils.data.DataLoader(rows(), batch_size=2)  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(rows(), batch_size=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for number, batch in enumerate(loader):
         accelerator.backward(model(**batch).loss)
@@ -122,7 +122,7 @@ def trainer_run(broken: str, where: Path) -> dict[str, float]:
         disable_tqdm=True, save_strategy="steps", save_steps=3, logging_steps=1,
     )  # fmt: skip
     model = build("llama", tie_word_embeddings=True)
-    run = Trainer(model, arguments, train_dataset=rows(), callbacks=[Break(), TiebeamCallback()])  # type: ignore[arg-type]
+    run = Trainer(model, arguments, train_dataset=rows(), callbacks=[Break(), TiebeamCallback()])
     run.train()
     return run.state.log_history[0]
 
@@ -178,7 +178,7 @@ def lightning_run(broken: str, where: Path) -> dict[str, float]:
             log_every_n_steps=1, logger=Numbers(where), callbacks=[saves, Break(), TiebeamCallback()],
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
-        trainer.fit(Model(), torch.utils.data.DataLoader(rows(24), batch_size=2), ckpt_path=resume)  # type: ignore[arg-type]
+        trainer.fit(Model(), torch.utils.data.DataLoader(rows(24), batch_size=2), ckpt_path=resume)
         return saves.best_model_path
 
     written = fit(3)

@@ -52,7 +52,7 @@ def test_the_code_of_the_integrations_guide_runs(tmp_path: Path, monkeypatch: py
     exec(trainer, names)
     exec(attach, names)
     optimizer = torch.optim.AdamW(model.parameters())
-    loader = torch.utils.data.DataLoader(rows(), batch_size=4)  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(rows(), batch_size=4)
     names |= {"accelerator": Accelerator(cpu=True), "optimizer": optimizer, "loader": loader}
     exec(accelerate, names)
     names |= {"module": Module(), "loader": loader}
