@@ -14,8 +14,9 @@ settings.load_profile("tiebeam")
 
 # `make quick` leaves these out: they train, run real models, drive a browser, or start many processes.
 SLOW = (
-    "train", "compare", "studio", "kill", "real", "nn", "lens", "peers", "fuzz", "checkpoint/distributed",
-    "test_readme.py", "test_wheel.py", "test_imports.py", "cli/test_compare.py", "cli/test_generate.py",
+    "train", "compare", "studio", "kill", "real", "nn", "integrations", "lens", "peers", "fuzz",
+    "checkpoint/distributed", "test_readme.py", "test_wheel.py", "test_imports.py", "cli/test_compare.py",
+    "cli/test_generate.py",
     "corpus/test_build.py", "decode/test_against_transformers.py", "decode/test_engines.py", "decode/test_gguf.py",
     "decode/test_perplexity.py", "families/test_any_config.py", "families/test_locate.py",
     "families/test_parameter_count.py", "families/test_registry.py", "families/test_scales.py",

@@ -49,7 +49,7 @@ def test_public_name_exists(name: str) -> None:
 
 def test_documented_names_are_public() -> None:
     functions = {"inspect", "diagnose", "examine", "tie", "untie", "price", "count_parameters", "is_tied", "tie_",
-                 "untie_", "guard", "assert_saved", "Lens", "Decoder"}  # fmt: skip
+                 "untie_", "guard", "assert_saved", "assert_synced", "Lens", "Decoder"}  # fmt: skip
     modules = {"nn", "train", "lens", "compare", "catalog", "checkpoint", "surgery", "doctor", "corpus", "budget"}
     assert functions | modules <= set(tiebeam.__all__)
     assert set(dir(tiebeam)) == set(tiebeam.__all__)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
     from tiebeam.decode import Decoder
     from tiebeam.doctor import Diagnosis, Finding, diagnose, examine
-    from tiebeam.doctor.guard import assert_saved, guard
+    from tiebeam.doctor.guard import assert_saved, assert_synced, guard
     from tiebeam.errors import TiebeamError
     from tiebeam.inspection import Report, inspect
     from tiebeam.lens import Lens
@@ -53,6 +53,7 @@ _SOURCES = {
     "Tie": "tiebeam.pair",
     "TiebeamError": "tiebeam.errors",
     "assert_saved": "tiebeam.doctor.guard",
+    "assert_synced": "tiebeam.doctor.guard",
     "count_parameters": "tiebeam.surgery.module",
     "diagnose": "tiebeam.doctor",
     "examine": "tiebeam.doctor",
@@ -99,6 +100,7 @@ __all__ = [
     "TiebeamError",
     "__version__",
     "assert_saved",
+    "assert_synced",
     "budget",
     "catalog",
     "checkpoint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from tiebeam.doctor.row_samples import RowChange
     from tiebeam.inspection.row_health import RowHealth
 
 
@@ -246,7 +247,9 @@ class Held(NamedTuple):
 @dataclass(frozen=True)
 class ExaminedModule:
     """A model in memory. `embed` and `head` are its parameters now, `tied` is what the pair should be, `unit_normal` is
-    whether the embedding started at N(0, 1), `stage` is what was done to it last."""
+    whether the embedding started at N(0, 1), `stage` is what was done to it last. `changes` are the rows that a stage
+    changed which should have kept them, `copy_changes` those in which a copy of the model differs, each by "embedding"
+    and "head"; `saved` says how a written checkpoint differs from the model."""
 
     model: nn.Module
     embed: nn.Parameter
@@ -255,6 +258,9 @@ class ExaminedModule:
     unit_normal: bool = False
     optimizers: tuple[torch.optim.Optimizer, ...] = ()
     stage: str = ""
+    changes: Mapping[str, RowChange] = field(default_factory=dict)
+    copy_changes: Mapping[str, RowChange] = field(default_factory=dict)
+    saved: str = ""
 
     @property
     def config(self) -> Any:

@@ -6,7 +6,7 @@ numpy, safetensors and torch are imported when an example is built: the rules ar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import nn
+
+    from tiebeam.doctor.rule import Finding
 
 VOCAB, DIM = 40, 8
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -91,12 +93,33 @@ def head_lora() -> Tensors:
 
 @dataclass(frozen=True)
 class LiveExample:
-    """A model in memory that has a finding; `tied` and `stage` are the arguments of `guard` and `check`."""
+    """A model in memory that has a finding; `tied` and `stage` are the arguments of `guard` and `check`. `change` is
+    what the stage does, `twin` a copy of the model, `saved` a checkpoint of it."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None
     tied: bool | None = None
     stage: str = ""
+    change: Callable[[], None] | None = None
+    twin: nn.Module | None = None
+    saved: Path | None = None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the guard finds here."""
+        from tiebeam.doctor.guard import guard, saved_findings
+
+        watched = guard(self.model, tied=self.tied)
+        if self.optimizer is not None:
+            watched.follow(self.optimizer)
+        if self.saved is not None:
+            return saved_findings(self.model, self.saved, self.stage)
+        if self.twin is not None:
+            return watched.check_copy(self.twin, self.stage)
+        if self.change is None:
+            return watched.check(self.stage)
+        watched.remember()
+        self.change()
+        return watched.check(self.stage)
 
 
 def live_model(tied: bool = True, std: float = 0.02) -> Any:

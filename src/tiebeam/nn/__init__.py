@@ -5,8 +5,8 @@
     loss.backward()
 
 `tied_cross_entropy(h, W, targets)` is that loss alone, for any embedding or head. `gradient_provenance(table)` splits
-the gradient into the lookup's part and the head's part. `GPT(GPTConfig(...))(ids, targets)` is a full model, and
-`shard_vocabulary(model)` shards its embedding over the ranks of a job.
+the gradient into the lookup's part and the head's part. `patch(model)` gives a Hugging Face causal LM that loss.
+`GPT(GPTConfig(...))(ids, targets)` is a full model, and `shard_vocabulary(model)` shards its embedding over ranks.
 
 Importing this package does not import torch; the first use of a class or function does.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tiebeam.nn.gradient_share import gradient_provenance
     from tiebeam.nn.loss import tied_cross_entropy
     from tiebeam.nn.loss_options import LossAndMetrics
+    from tiebeam.nn.patch_transformers import patch, unpatch
     from tiebeam.nn.sharded_embedding import (
         ShardedEmbedding,
         exclude_from_ddp,
@@ -39,6 +40,8 @@ _HOMES = {
     "ShardedEmbedding": "tiebeam.nn.sharded_embedding",
     "TiedEmbedding": "tiebeam.nn.tied_embedding",
     "gradient_provenance": "tiebeam.nn.gradient_share",
+    "patch": "tiebeam.nn.patch_transformers",
+    "unpatch": "tiebeam.nn.patch_transformers",
     "exclude_from_ddp": "tiebeam.nn.sharded_embedding",
     "shard_vocabulary": "tiebeam.nn.sharded_embedding",
     "sharded_parameters": "tiebeam.nn.sharded_embedding",
@@ -57,11 +60,13 @@ __all__ = [
     "exclude_from_ddp",
     "gather_model",
     "gradient_provenance",
+    "patch",
     "shard_vocabulary",
     "sharded_parameters",
     "split_parameter",
     "tied_cross_entropy",
     "tied_init_std",
+    "unpatch",
 ]
 
 __getattr__ = loader("tiebeam.nn", _HOMES, torch_for="tiebeam.nn.{name}")

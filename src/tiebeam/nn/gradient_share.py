@@ -67,11 +67,11 @@ class gradient_provenance:  # noqa: N801  (used as a function: `with gradient_pr
             raise BadRequest("no backward pass reached the table inside the `with` block")
         rows = captured or []
         total, rows = (total, rows) if self._gather is None else self._gather(total, rows)
-        self._result = Provenance.of(*self._table.sum_over_ranks(_sums(total, rows)).tolist())
+        self._result = Provenance.of(*self._table.sum_over_ranks(squared_parts(total, rows)).tolist())
 
 
 @torch.no_grad()
-def _sums(total: Tensor, captured: Rows) -> Tensor:  # [V, D] -> [3]
+def squared_parts(total: Tensor, captured: Rows) -> Tensor:  # [V, D] -> [3]
     """The squared norms of the lookup's and the head's part, and their inner product."""
     wide = torch.float64
     squares = torch.cat([part.to(wide).square().sum(1) for part in torch.split(total, _ROWS)])  # [V]

@@ -157,13 +157,19 @@ def is_tied(model: nn.Module, *, embed: str | None = None, head: str | None = No
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, FSDP or torch.compile."""
+    """The model inside DDP, FSDP, DeepSpeed or torch.compile."""
     model = _module(model)
-    while len(model._modules) == 1 and (name := next(iter(model._modules))) in _WRAPPERS:
-        inner = model._modules[name]
-        assert inner is not None
+    while (inner := _wrapped(model)) is not None:
         model = inner
     return model
+
+
+def _wrapped(model: nn.Module) -> nn.Module | None:
+    """The one child of a wrapper; None for a model."""
+    if type(model).__name__ == "DeepSpeedEngine":  # it registers modules of its own beside the model
+        return model._modules.get("module")
+    name = next(iter(model._modules)) if len(model._modules) == 1 else ""
+    return model._modules[name] if name in _WRAPPERS else None
 
 
 def find_parameters(model: nn.Module, embed: str | None = None, head: str | None = None) -> tuple[Slot, Slot | None]:

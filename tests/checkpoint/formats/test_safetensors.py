@@ -81,6 +81,11 @@ def tensors(draw: st.DrawFn) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return found
 
 
+every_type_is_written = pytest.mark.skipif(
+    not hasattr(safetensors, "TensorSpec"), reason="this safetensors writes fewer element types than it reads"
+)
+
+
 def serialize(content: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: dict[str, str] | None) -> bytes:
     """Written by the real library. Its float4 counts bytes, two values each, in the last dimension."""
     buffers = {name: np.frombuffer(data, np.uint8) for name, (_, _, data) in content.items()}
@@ -96,6 +101,7 @@ def serialize(content: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: 
     return safetensors.serialize(specs, metadata)
 
 
+@every_type_is_written
 @given(tensors(), st.none() | st.dictionaries(names, names, max_size=3))
 @settings(max_examples=150, deadline=None)
 def test_files_of_the_real_library_are_read(
@@ -201,6 +207,7 @@ def test_header_longer_than_one_read(tmp_path: Path) -> None:
     assert checkpoint.tensors["tensor.2999"].end == (tmp_path / "m.safetensors").stat().st_size
 
 
+@every_type_is_written
 @given(tensors(), st.none() | st.dictionaries(names, names, max_size=3))
 @settings(max_examples=100, deadline=None)
 def test_fast_parser_agrees_with_the_slow_one_or_declines(content: dict, metadata: dict | None) -> None:
