@@ -137,7 +137,7 @@ def _initial_model(settings: Settings, corpus: Corpus) -> GPT:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
