@@ -22,6 +22,14 @@ EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # inspect, doctor, tie, untie, extend, merge; locks, staging and reading below them
 CORE = ["test_fs.py", "checkpoint", "cli/test_inspect.py", "cli/test_doctor.py", "cli/test_doctor_inputs.py",
         "cli/test_surgery.py", "cli/test_extend.py", "cli/test_merge.py", "doctor/test_fix.py", "surgery"]  # fmt: skip
+# What these state holds only where the system has hard links, or swaps two directories at once: without them files are
+# copied, and a kill between three renames is put right by the next run (test_fs.py).
+NEED_POSIX = (
+    "surgery/test_writing_out.py::test_only_the_smallest_shard_is_rewritten_and_the_others_are_linked",
+    "surgery/test_writing_out.py::test_a_large_head_gets_its_own_file_and_tie_removes_it",
+    "surgery/test_merge_bases.py::test_shards_of_16_bits_are_within_rounding_and_the_others_are_linked",
+    "surgery/test_killed.py",
+)
 
 
 def pytest_without_posix(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +47,12 @@ def test_locks_staging_and_files_work_without_posix_functions() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_the_core_works_without_posix_functions() -> None:
-    done = pytest_without_posix(*(f"tests/{name}" for name in CORE), "-m", "not exhaustive and not peer and not real")
+    done = pytest_without_posix(
+        *(f"tests/{name}" for name in CORE),
+        "-m",
+        "not exhaustive and not peer and not real",
+        *(f"--deselect=tests/{name}" for name in NEED_POSIX),
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -25,8 +25,9 @@ class Counted:
 
     def __call__(self, environ, start_response):
         if self.forbid:
-            start_response("403 Forbidden", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
+            body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
         return self._counting(self.application(environ, start_response))
 
     def _counting(self, answer):
