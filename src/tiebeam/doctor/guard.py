@@ -107,8 +107,10 @@ class Guard:
 def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """After a save: raise `TieBroken` unless the checkpoint at `path` has the model's tie and its values.
 
-    model.save_pretrained("checkpoint")
-    tiebeam.assert_saved(model, "checkpoint")
+        model.save_pretrained("checkpoint")
+        tiebeam.assert_saved(model, "checkpoint")
+
+    Raises TieBroken with the finding, UnreadableInput if nothing readable was saved.
     """
     import numpy as np
 

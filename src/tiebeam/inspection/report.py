@@ -58,7 +58,12 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of `inspect`. `how` describes how the numbers were compared; `notes` are sentences for the reader."""
+    """The result of `inspect`. `how` describes how the numbers were compared; `notes` are sentences for the reader.
+
+    >>> report = tiebeam.inspect("tied")
+    >>> report.tied, str(report.tie), report.params.head_share > 0
+    (True, 'shared', True)
+    """
 
     model: str
     format: str
