@@ -58,6 +58,7 @@ class Diagnosis:
     def to_frame(self) -> pandas.DataFrame:
         """One row per finding: code, severity, title, evidence, fix. Needs pandas.
 
+        >>> import tiebeam
         >>> tiebeam.diagnose("merged").to_frame()["code"].tolist()
         ['TB101']
         """

@@ -60,6 +60,7 @@ class Params:
 class Report:
     """The result of `inspect`. `how` describes how the numbers were compared; `notes` are sentences for the reader.
 
+    >>> import tiebeam
     >>> report = tiebeam.inspect("tied")
     >>> report.tied, str(report.tie), report.params.head_share > 0
     (True, 'shared', True)
@@ -171,6 +172,7 @@ class Report:
     def to_frame(self) -> pandas.DataFrame:
         """One row per stored matrix: role, name, rows, dim, dtype, bytes, tie. Needs pandas.
 
+        >>> import tiebeam
         >>> list(tiebeam.inspect("merged").to_frame()["role"])
         ['embed', 'head']
         """
