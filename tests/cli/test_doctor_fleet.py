@@ -1,12 +1,15 @@
 """`tiebeam doctor` on many models: recursion, lists, results that are resumed, accepted findings, exit codes."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.building import llama_config, table, write_model
 from helpers.hub_server import serve
+from helpers.transcripts import is_shown, transcripts
 from tiebeam.doctor.examples import head_lora, write_adapter
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -89,12 +92,13 @@ def test_baseline_accepts_what_is_there_and_reports_what_is_new(run, zoo):
     accept = ("doctor", "--recursive", "zoo", "--baseline", "accepted.json")
     written = run(*accept, "--write-baseline")
     assert written.exit_code == 0
-    assert "accepted by accepted.json: 1 findings of 1 models" in written.stdout
+    assert "accepted by accepted.json: 1 finding of 1 model" in written.stdout
+    assert "no new findings, accepted TB101 · torn" in written.stdout
     document = json.loads((zoo.parent / "accepted.json").read_text())
     assert document == {"kind": "tiebeam doctor baseline", "accepted": {"zoo/torn": ["TB101"]}}
     again = run(*accept)
     assert again.exit_code == 0
-    assert "TB101" not in again.stdout
+    assert "TB101 error" not in again.stdout
     torn(zoo / "new")
     third = run(*accept)
     assert third.exit_code == 1
@@ -197,7 +201,7 @@ def test_list_without_models_or_that_is_missing(run, tmp_path):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_for_a_shell(shell, monkeypatch, capsys):
-    """What docs/cli.md's neighbour docs/ci.md tells people to put into their shell's start-up file."""
+    """What docs/ci.md tells people to put into their shell's start-up file."""
     from tiebeam.cli import tiebeam
 
     monkeypatch.setenv("_TIEBEAM_COMPLETE", f"{shell}_source")
@@ -217,3 +221,14 @@ def test_completion_lists_verbs_and_options(monkeypatch, capsys):
         with pytest.raises(SystemExit):
             main([])
         assert expected in capsys.readouterr().out
+
+
+def test_the_transcript_in_the_ci_guide_is_what_the_program_prints(run, tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "ci.md"
+    monkeypatch.chdir(tmp_path)
+    torn(tmp_path / "zoo" / "torn")
+    healthy(tmp_path / "zoo" / "fine")
+    for command, expected in transcripts(page):
+        shown = run(*shlex.split(command)[1:]).stdout
+        assert is_shown(expected, "\n".join(line.rstrip() for line in shown.splitlines()).rstrip()), shown
+        torn(tmp_path / "zoo" / "new")  # between the two commands someone adds a model

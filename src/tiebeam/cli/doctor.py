@@ -211,10 +211,10 @@ def _print(results: list[Result], documents: list[dict[str, Any]], shape: str, s
                 click.echo(line)
     else:
         width = render.console().width
-        for result in results:
+        for result, document in zip(results, documents, strict=True):
             if isinstance(result, AdapterDiagnosis):
                 result = replace(result, merge=to_options(result.merge, command))
-            _print_all(report_lines(result, width))
+            _print_all(report_lines(result, width, document.get("accepted", ())))
         if several:
             _print_all(summary(documents))
 
@@ -228,7 +228,8 @@ def _print_all(lines: Iterable[Any]) -> None:
 def _print_baseline(path: str, documents: list[dict[str, Any]]) -> None:
     accepted = [code for document in documents for code in document["accepted"]]
     models = sum(bool(document["accepted"]) for document in documents)
-    render.console().print(f"accepted by {path}: {len(accepted):,} findings of {models:,} models")
+    found = f"{len(accepted):,} finding{'s' if len(accepted) != 1 else ''}"
+    render.console().print(f"accepted by {path}: {found} of {models:,} model{'s' if models != 1 else ''}")
 
 
 def _located(result: Result) -> for_ci.Located:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiebeam.cli import render
@@ -68,7 +68,7 @@ def fix_lines(
         yield f"  next: {Names.of(report.model).fix}"
 
 
-def report_lines(result: Result, width: int) -> Iterator[Text | str]:
+def report_lines(result: Result, width: int, accepted: Sequence[str] = ()) -> Iterator[Text | str]:
     if isinstance(result, Unreadable):
         yield render.styled(("cannot be read", "bold red"), f" · {result.model}")
         yield f"  {result.reason}"
@@ -76,6 +76,9 @@ def report_lines(result: Result, width: int) -> Iterator[Text | str]:
         return
     known = isinstance(result, Diagnosis) or result.base is not None
     phrase = (verdict(result.findings) if known else "no verdict without the base", _style(result.findings))
+    if accepted:
+        new = verdict(result.findings) if result.findings else "no new findings"
+        phrase = (f"{new}, accepted {', '.join(accepted)}", phrase[1])
     if isinstance(result, Diagnosis):
         yield render.styled(phrase, f" · {title(result.report)}")
         yield verdict_line(result.report)
