@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs
 EXTRAS := gguf,joint,corpus,train,hf,mlx,studio
 MINUTES ?= 20
 N ?= 1000
@@ -39,7 +40,7 @@ lint: $(STAMP)  ## ruff, mypy (strict for src), import-linter
 quick: $(STAMP)  ## The fast tests, under a minute
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not real and not peer and not exhaustive"
 
-test: lint  ## Everything: lint, types, all tests, coverage
+test: lint $(DOCS)  ## Everything: lint, types, all tests, coverage
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not exhaustive" $(COVERED:%=--cov=%) --cov-branch --cov-report=
 	@$(BIN)/python tests/helpers/coverage_by_package.py
 
@@ -58,9 +59,15 @@ peers: $(STAMP)  ## What real loaders do with every architecture, against what t
 bench: $(STAMP)  ## Run every benchmark; prints ratios
 	$(BIN)/python bench/all.py
 
-docs: $(STAMP)  ## Write the generated pages: docs/cli.md, docs/findings
+# The tools of the site, the notebooks and pre-commit: not part of `make setup`, which stays quick.
+$(DOCS): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group docs
+	@touch $@
+
+docs: $(DOCS)  ## Write the generated pages (docs/cli.md, docs/findings, docs/api) and the site, in site/
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
+	rm -rf $(VENV) dist build site .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
-"""Generate the pages that come from the code: cli.md and findings/. A test checks that they are up to date.
+"""Generate the pages that come from the code: cli.md, findings/ and api/. A test checks that they are up to date.
 
 python docs/generate.py
 """
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import click
@@ -52,13 +53,56 @@ def findings_index() -> str:
     return "\n".join(lines) + "\n"
 
 
+def api_reference() -> str:
+    """Every public name of the package, from its docstring."""
+    import tiebeam as package
+
+    lines = ["# API", "", "Made from the docstrings. [Python](../python.md) has an example of each, in context.", ""]
+    modules = [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
+    lines += [f"Submodules: {', '.join(f'[{name}](submodules.md#{name})' for name in modules)}", ""]
+    names = [name for name in package.__all__ if name not in modules and name != "__version__"]
+    for title, wanted in (("Functions", inspect.isfunction), ("Classes", inspect.isclass)):
+        lines += [f"## {title}", ""]
+        for name in names:
+            found = getattr(package, name)
+            if wanted(found) and found.__name__ == name:
+                lines += _entry(f"{found.__module__}.{found.__qualname__}", f"tiebeam.{name}")
+    return "\n".join(lines) + "\n"
+
+
+def submodule_reference() -> str:
+    """Every public name of every submodule."""
+    import tiebeam as package
+
+    lines = ["# Submodules", "", "`import tiebeam` is enough: `tiebeam.nn` and the others load on first use.", ""]
+    for name in package.__all__:
+        module = getattr(package, name)
+        if not inspect.ismodule(module):
+            continue
+        summary = (module.__doc__ or "").strip().split("\n\n")[0]
+        lines += [f"## {name}", "", summary, ""]
+        listed = [item for item in getattr(module, "__all__", ()) if item not in package.__all__]
+        for item in sorted(listed, key=str.lower):
+            found = getattr(module, item)
+            if (inspect.isfunction(found) or inspect.isclass(found)) and found.__module__.startswith("tiebeam."):
+                lines += _entry(f"{found.__module__}.{found.__qualname__}", f"tiebeam.{name}.{item}")
+    return "\n".join(lines) + "\n"
+
+
+def _entry(path: str, heading: str) -> list[str]:
+    return [f"::: {path}", "    options:", f"      heading: {heading}", "      heading_level: 3", ""]
+
+
 PAGES = {
     "cli.md": cli_reference,
+    "api/tiebeam.md": api_reference,
+    "api/submodules.md": submodule_reference,
     "findings/README.md": findings_index,
     **{f"findings/{code}.md": rule.page for code, rule in RULES.items()},
 }
 
 if __name__ == "__main__":
-    (HERE / "findings").mkdir(exist_ok=True)
+    for folder in ("api", "findings"):
+        (HERE / folder).mkdir(exist_ok=True)
     for name, make in PAGES.items():
         (HERE / name).write_text(make())

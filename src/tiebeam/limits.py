@@ -17,6 +17,7 @@ MAX_JSON = 64 << 20  # bytes; the index of a model with half a million tensors
 MAX_JSON_VALUES = 4_000_000  # a few bytes of JSON can take a hundred bytes of memory
 MAX_TOKENIZER = 256 << 20  # bytes of tokenizer.json; the largest in use has some 35 MB
 MAX_REMOTE_TOKENIZER = 24 << 20  # a larger one on the Hub is not downloaded for a count
+MAX_FILES = 200_000  # that a folder behind a URL lists
 MAX_SHARDS = 100_000  # that an index or a file name speaks of
 
 # safetensors

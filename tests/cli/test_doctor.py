@@ -189,8 +189,15 @@ def test_an_adapter_is_diagnosed_beside_its_base(run, tmp_path):
     assert "merge" in done.stdout
 
 
-def test_no_model_is_a_usage_error(run):
-    assert run("doctor").exit_code == 2
+def test_without_an_argument_the_current_directory_is_examined(run, torn, monkeypatch):
+    monkeypatch.chdir(torn)
+    done = run("doctor")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-2] == "  next: tiebeam doctor . --fix --out ../torn-fixed"
+    assert run("doctor", ".", "--fix", "--out", "../torn-fixed").exit_code == 0
+    monkeypatch.chdir(torn.parent)
+    assert "holds no weights, only folders (torn, torn-fixed)" in run("doctor").stderr
+    assert "TB101" in run("doctor", "--recursive").stdout
 
 
 def test_the_hook_finds_the_models_of_a_commit(tmp_path, torn, healthy):

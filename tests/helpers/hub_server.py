@@ -104,6 +104,7 @@ class Hub:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.canonical: dict[str, str] = {}
         self.revisions = {"main", COMMIT, "refs/pr/1"}
         self.storage = Host(self._answer_storage)
         self.front = Host(self._answer_front)
@@ -125,7 +126,13 @@ class Hub:
 
     def _answer_front(self, host: Host, handler: _Handler) -> None:
         path = urlsplit(handler.path).path
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
+        if match := re.fullmatch(r"(/api/models)?/([^/]+)(/(?:revision|tree|resolve)/.+)?", path):
+            full = self.canonical.get(match[2])  # a name without an organisation leads to the one that has it
+            if full is not None:
+                handler.reply(307, {"Location": f"{match[1] or ''}/{full}{match[3] or ''}"})
+            else:
+                handler.reply(401, {"X-Error-Code": "RepoNotFound"}, b'{"error": "Repository not found"}')
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path):
             repository, what, revision = match[1], match[2], unquote(match[3] or "main")
             if not self._known(handler, repository, revision):
                 return

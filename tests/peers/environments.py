@@ -1,4 +1,4 @@
-"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, the oldest versions that
+"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, S3, the oldest versions that
 pyproject.toml allows, llama.cpp's source.
 
     python tests/peers/environments.py                         build what is missing (several GB, minutes)
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
-NAMES = ("transformers4", "mlx_lm", "quantizers", "oldest")
+NAMES = ("transformers4", "mlx_lm", "quantizers", "oldest", "s3")
 _BUILT = ".built"
 LLAMA_CPP = "xllamacpp==2026.10.11549"  # its sdist carries the llama.cpp that its wheel was built from
 

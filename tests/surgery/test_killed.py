@@ -18,7 +18,7 @@ from tiebeam.surgery import extend, tie, untie
 
 EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"
 FAST: dict[str, Any] = {"proof": False}
-CALLS = ("pwrite", "ftruncate", "fsync", "rename", "replace", "link", "mkdir", "unlink", "rmdir")
+CALLS = ("write", "ftruncate", "fsync", "rename", "replace", "link", "mkdir", "unlink", "rmdir")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tiebeam._fs.os_errors import explaining
+from tiebeam._fs.short_names import shortened
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
     >>> path.read_text()
     'new'
     """
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{shortened(path.name, 240)}.part")
     try:
         yield temporary
         if durable:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tiebeam._fs.short_names import shortened
 from tiebeam.errors import TiebeamError, UnreadableInput, Unwritable
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_TEXT = re.compile(r"\(os error (\d+)\)")
 
@@ -81,7 +82,7 @@ def _belongs_to(path: Path, target: Path) -> bool:
     if path.is_relative_to(target) or target.is_relative_to(path):
         return True
     inside = path.relative_to(target.parent).parts if path.is_relative_to(target.parent) else ("",)
-    return inside[0].startswith(f".{target.name[:100]}.")
+    return inside[0].startswith(f".{shortened(target.name)}.")
 
 
 def _reason(error: OSError) -> str:

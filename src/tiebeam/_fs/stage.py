@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tiebeam._fs.atomic import flush_path
-from tiebeam._fs.lock import DirectoryLock, lock_directory
+from tiebeam._fs.lock import DirectoryLock, lock_directory, remove_lock_file
 from tiebeam._fs.os_errors import explaining
+from tiebeam._fs.short_names import shortened
 from tiebeam._fs.targets import is_empty_directory
 from tiebeam.errors import BadRequest
 
 _OLD = "-old"
+_WINDOWS = os.name == "nt"
 
 
 @contextmanager
@@ -80,6 +82,8 @@ class Stage:
             elif os.path.lexists(self.target) and not is_empty_directory(self.target):
                 self._replace_directory()
             else:
+                if _WINDOWS and self.target.is_dir():  # Windows renames to no existing name
+                    self.target.rmdir()
                 self.path.rename(self.target)
             self.committed = True
             if self.durable:
@@ -105,7 +109,7 @@ class Stage:
             staged.replace(self.target)
             return
         try:
-            os.link(staged, self.target)  # unlike rename, link does not replace a file that appeared meanwhile
+            _link(staged, self.target)  # unlike rename, link does not replace a file that appeared meanwhile
         except FileExistsError:
             raise self._appeared() from None
         except OSError:  # a file system without hard links
@@ -122,7 +126,7 @@ class Stage:
         assert self.committed
         assert self._lock is not None
         lock, self._lock = self._lock, None
-        lock.path = self.target
+        lock.follow(self.target)
         shutil.rmtree(self.path, ignore_errors=True)
         return lock
 
@@ -132,6 +136,12 @@ class Stage:
             shutil.rmtree(self.path, ignore_errors=True)
             self._lock.release()
             self._lock = None
+
+
+def _link(source: Path, target: Path) -> None:
+    if not hasattr(os, "link"):
+        raise OSError("this system has no hard links")
+    os.link(source, target)
 
 
 def in_use(path: Path) -> BadRequest:
@@ -211,7 +221,7 @@ def flushing(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def _prefix(target: Path) -> str:
-    return f".{target.name[:100]}.tiebeam-"
+    return f".{shortened(target.name)}.tiebeam-"
 
 
 def clear_abandoned(target: Path) -> None:
@@ -229,6 +239,16 @@ def clear_abandoned(target: Path) -> None:
             elif lock.held:
                 shutil.rmtree(path, ignore_errors=True)
             lock.release()
+    _clear_lock_files(target)
+
+
+def _clear_lock_files(target: Path) -> None:
+    """Remove the lock files (of Windows) whose staging directory is gone: a kill came between rename and release."""
+    names = [entry.name for entry in os.scandir(target.parent) if entry.name.endswith(".lock")]
+    for name in names:
+        staged = name.removeprefix(".").removesuffix(".lock")
+        if staged.startswith(_prefix(target)) and not (target.parent / staged).exists():
+            remove_lock_file(target.parent / name)
 
 
 def make_parents(target: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tiebeam._fs.os_errors import explaining
 from tiebeam.errors import BadRequest, Unwritable
 
-_TEMPORARY = re.compile(r"\.(.+?)(\.[0-9a-f]+)?\.part")  # 0.1 had a number in it
+_TEMPORARY = re.compile(r"\.(.+?)(\.[0-9a-f]+)?\.(part|lock)")  # 0.1 had a number in it
 _STAGING = re.compile(r"\.(.+)\.tiebeam-[0-9a-f]+(-old)?")
 
 
@@ -74,11 +74,21 @@ def check_target(source: Path, target: Path, force: bool, kind: Kind = NOTHING) 
     with explaining(target):
         if real_target == real_source or (target.exists() and source.exists() and source.samefile(target)):
             raise BadRequest(f"{target} is the source itself, which is never overwritten; name another target")
-    if real_target.is_relative_to(real_source):
+    if _is_inside(real_target, real_source):
         raise BadRequest(f"{target} is inside the source {source}; name a target outside it")
-    if real_source.is_relative_to(real_target):
+    if _is_inside(real_source, real_target):
         raise BadRequest(f"the source {source} is inside {target}; name a target that does not contain it")
     check_replaceable(target, force, kind)
+
+
+def _is_inside(path: Path, directory: Path) -> bool:
+    """Whether `path` is below `directory`, also in another spelling: Windows and macOS ignore case."""
+    if path.is_relative_to(directory):
+        return True
+    try:
+        return directory.exists() and any(parent.exists() and parent.samefile(directory) for parent in path.parents)
+    except OSError:
+        return False
 
 
 def check_replaceable(target: Path, force: bool, kind: Kind) -> None:

@@ -66,6 +66,9 @@ class Budget:
     """Cost of two `vocab` x `dim` matrices, tied and untied.
 
     `trunk` is the number of non-embedding parameters. Without it the totals and the share are None.
+
+        >>> price(50_000, 4096).saved
+        204800000
     """
 
     vocab: int

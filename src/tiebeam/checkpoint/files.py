@@ -42,12 +42,19 @@ class Files(Protocol):
         """Bytes begin:end. A short read is an error."""
 
 
+_WINDOWS = os.name == "nt"
+# Windows opens a device for these names, in every directory and with any suffix.
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])( *\..*| *)", re.IGNORECASE)
+
+
 def contained(name: str, where: str) -> str:
     """`name`, if it is a relative path that cannot leave its directory; otherwise an error."""
     if not name or name[0] in "/\\" or "\0" in name or name[1:2] == ":" or (".." in name and _climbs(name)):
         raise UnreadableInput(
             f"{where} names the file {name!r}, which is outside the model's directory; refusing to read"
         )
+    if _WINDOWS and (":" in name or any(map(_DEVICES.fullmatch, re.split(r"[/\\]", name)))):
+        raise UnreadableInput(f"{where} names the file {name!r}, which Windows takes for a device; refusing to read")
     return name
 
 

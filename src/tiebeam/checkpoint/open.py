@@ -1,7 +1,7 @@
-"""Open a model that a person named: a directory, a file, or an address on the Hub.
+"""Open a model that a person named: a directory, a file, an address on the Hub, or an fsspec URL.
 
-A path on disk is tried first, then the Hub. After that everything works on `Files`, so a directory and a repository
-follow the same rules.
+A path on disk is tried first, then the URL or the Hub. After that everything works on `Files`, so a directory and a
+repository follow the same rules.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from tiebeam.checkpoint.distributed import detect
 from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
@@ -19,13 +21,16 @@ from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, transformer_folder
+from tiebeam.checkpoint.remote_files import FoundModel
 from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
+from tiebeam.checkpoint.url_files import find_url_model, is_url
 from tiebeam.errors import UnreadableInput, reader
 
 
 @reader
 def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
-    """Open `source`: a directory, a file, `org/name[@rev]` or `hf://org/name[@rev]`. Reads headers only.
+    """Open `source`: a directory, a file, `org/name[@rev]`, `hf://org/name[@rev]` or `s3://bucket/model`. Reads headers
+    only. A name without a slash (`gpt2`) is a model on the Hub if there is no such path.
 
     >>> import tempfile
     >>> import numpy as np
@@ -49,23 +54,59 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
             raise UnreadableInput(f"{text} cannot be read: {error.strerror or error}") from None
         if path.is_symlink():
             raise UnreadableInput(f"{text} is a symbolic link to a missing file, or to itself")
-    return _open_hub(text, path)
+    return _open_url(text) if is_url(text) else _open_hub(text, path)
+
+
+def _open_url(text: str) -> Checkpoint:
+    if text.startswith("file://"):
+        return open_checkpoint(url2pathname(urlsplit(text).path))
+    return _open_found(text, find_url_model(text))
 
 
 def _open_hub(text: str, path: Path) -> Checkpoint:
-    from tiebeam.checkpoint.hub.repository import find_hub_model, parse_address
+    from tiebeam.checkpoint.hub.repository import as_address, find_hub_model, parse_address
 
-    address = parse_address(text)
-    if address and not text.startswith("hf://"):
+    if text.startswith("hf://"):
+        return _open_found(text, find_hub_model(text))
+    address, bare = parse_address(text), as_address(text)
+    if address:
         # org/name/file is a file on the Hub only if it has the suffix of weights and its first part is not a local
         # directory. Otherwise it is a mistyped path, and so is some/weights.gguf.
         is_hub_file = address.path.endswith(WEIGHT_SUFFIXES) and not Path(path.parts[0]).is_dir()
         address = address if is_hub_file or not (address.path or text.endswith(WEIGHT_SUFFIXES)) else None
-    if address is None:
+    near = similar_path(path)
+    if near is not None:
+        on_hub = f" For a model on the Hub, write {bare or f'hf://{text}'}" if address or bare else ""
+        raise UnreadableInput(f"{text} does not exist; did you mean {near}?{on_hub}")
+    if address is None and bare is None:
         raise UnreadableInput(f"{text} does not exist, and is not a model on the Hub (org/name)")
-    found = find_hub_model(text)
-    checkpoint = _open_fileset(text, found.files, found.names, found.fileset)
+    if address is not None:
+        return _open_found(text, find_hub_model(text))
+    assert bare is not None
+    try:
+        found = find_hub_model(bare)
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{text} does not exist on this disk; as a model on the Hub: {error}") from None
+    note = f"there is no path {text} here: this is the model {bare} on the Hub"
+    return _open_found(bare, found._replace(notes=(*found.notes, note)))
+
+
+def _open_found(source: str, found: FoundModel) -> Checkpoint:
+    checkpoint = _open_fileset(source, found.files, found.names, found.fileset)
     return replace(checkpoint, notes=(*checkpoint.notes, *found.notes))
+
+
+def similar_path(path: Path) -> Path | None:
+    """A path beside the missing `path` with nearly its name, for "did you mean"."""
+    import difflib
+
+    try:
+        names = os.listdir(path.parent)[:10_000]  # noqa: PTH208 - names, not paths
+    except OSError:
+        return None
+    same = [name for name in names if name.lower() == path.name.lower()]
+    near = same or difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return path.with_name(near[0]) if near and path.name else None
 
 
 def _open_local_file(source: str, path: Path) -> Checkpoint:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tiebeam.cli import for_ci, render
-from tiebeam.cli.inspect import title, verdict_line
+from tiebeam.cli.doctor_lines import fix_lines, has_error, report_lines, summary
 from tiebeam.cli.option_names import to_options
-from tiebeam.cli.row_lines import row_lines
-from tiebeam.doctor import RULES, Diagnosis, Severity, diagnose
-from tiebeam.doctor.adapters import AdapterDiagnosis, diagnose_adapter, is_adapter
-from tiebeam.doctor.diagnosis import verdict
-from tiebeam.doctor.loaders import UNPREDICTED
-from tiebeam.doctor.rule import Names
-from tiebeam.errors import BadRequest, TiebeamError
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from tiebeam.doctor import Finding
-    from tiebeam.doctor.fix import FixPlan
-    from tiebeam.doctor.loaders import Prediction
-    from tiebeam.surgery import Outcome
-
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "cyan"}
-_HEALTHY = "bold green"
+from tiebeam.cli.progress import Progress
+from tiebeam.doctor import RULES, Severity, diagnose
+from tiebeam.doctor.adapters import AdapterDiagnosis
+from tiebeam.doctor.baseline import Baseline
+from tiebeam.doctor.several import (
+    Result,
+    ResultFile,
+    Unreadable,
+    diagnose_any,
+    diagnose_several,
+    listed_models,
+    models_below,
+    result_name,
+)
+from tiebeam.errors import BadRequest
 
 
 @click.command(short_help="Every finding, with its cause and its fix.")
-@click.argument("models", nargs=-1, metavar="MODEL...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--fix", is_flag=True, help="Show what the fixes that lose nothing would change; with --out, write it.")
 @click.option("--out", metavar="DST", help="With --fix: where to write the fixed model.")
 @click.option("--force", is_flag=True, help="With --out: replace DST if tiebeam wrote it.")
@@ -41,7 +38,16 @@ _HEALTHY = "bold green"
 @click.option("--embed", metavar="NAME", help="The embedding's tensor, if the architecture is unknown.")
 @click.option("--head", metavar="NAME", help="The LM head's tensor.")
 @click.option("--rows", is_flag=True, help="Read every row of both matrices; list the untrained and broken ones.")
-@click.option("--recursive", is_flag=True, help="Diagnose every model below the given directories.")
+@click.option("--recursive", is_flag=True, help="Diagnose every model and adapter below the given directories.")
+@click.option("--from-file", "listing", metavar="FILE", help="Diagnose the models that FILE lists, one per line.")
+@click.option("--jsonl", metavar="FILE", help="Append one JSON line per model to FILE; skip the models it has.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Models to read at the same time.")
+@click.option("--baseline", metavar="FILE", help="Leave out the findings that FILE accepts.")
+@click.option("--write-baseline", is_flag=True, help="With --baseline: accept what is found now; write FILE.")
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning", "note", "never"]), default="error", show_default=True,
+    help="The mildest finding that makes the exit code 1.",
+)  # fmt: skip
 @click.option("--list", "list_codes", is_flag=True, help="List every finding.")
 @click.option("--explain", metavar="CODE", help="Explain one finding: symptoms, cause, fix.")
 @click.option(
@@ -51,42 +57,88 @@ _HEALTHY = "bold green"
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
     models: tuple[str, ...], fix: bool, out: str | None, force: bool, base: str | None, embed: str | None,
-    head: str | None, rows: bool, recursive: bool, list_codes: bool, explain: str | None, shape: str, as_json: bool,
+    head: str | None, rows: bool, recursive: bool, listing: str | None, jsonl: str | None, jobs: int,
+    baseline: str | None, write_baseline: bool, fail_on: str, list_codes: bool, explain: str | None, shape: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """What is wrong with MODEL? Findings with evidence, cause and fix, and what each loader will do with it.
 
-    MODEL is a checkpoint or a PEFT adapter. The exit code is 1 if there is a finding of severity error, and 3 if MODEL
-    cannot be read or is no model (a Git LFS pointer, an ONNX export, a tokenizer alone).
+    MODEL is a checkpoint or a PEFT adapter; without one, the current directory. The exit code is 1 if there is a
+    finding of severity error (see --fail-on), and 3 if MODEL cannot be read or is no model (a Git LFS pointer, an ONNX
+    export, a tokenizer alone).
 
     \b
+    tiebeam doctor                                 the model in this directory
     tiebeam doctor ./merged
     tiebeam doctor ./merged --fix                  what would change
     tiebeam doctor ./merged --fix --out ./fixed    write it
     tiebeam doctor ./merged --rows                 untrained, zero, NaN and outlying rows
     tiebeam doctor ./adapter --base ./base
     tiebeam doctor --recursive ./checkpoints --format github
+    tiebeam doctor --recursive . --baseline accepted.json --write-baseline
+    tiebeam doctor --from-file ids.txt --jsonl results.jsonl --jobs 8
     tiebeam doctor --explain TB101
     """
     shape = "json" if as_json else shape
     if list_codes or explain:
         _describe(explain, shape)
         return
-    if not models:
-        raise click.UsageError("name a MODEL, or use --list or --explain CODE")
+    if not models and listing is None:
+        models = (".",)
     if fix:
         _fix(models, out, force, shape)
         return
     if out or force:
         raise click.UsageError("--out and --force go with --fix")
-    found = list(_models_below(models)) if recursive else list(models)
+    if write_baseline and not baseline:
+        raise click.UsageError("--write-baseline goes with --baseline FILE")
+    if jsonl and shape in ("sarif", "github"):
+        raise click.UsageError(f"--jsonl does not go with --format {shape}")
+    named = [*models, *(listed_models(listing) if listing is not None else ())]
+    found = list(models_below(named)) if recursive else named
     if not found:
-        raise BadRequest(f"no models below {', '.join(models)}")
-    results = [_diagnose(model, base, embed, head, rows, several=len(found) > 1) for model in found]
-    _print(results, shape, several=len(found) > 1)
-    if any(_has_error(_findings(result)) for result in results):
+        raise BadRequest(f"no models below {', '.join(named)}")
+    options = {"base": base, "embed": embed, "head": head, "rows": rows or None}
+    several = len(found) > 1 or listing is not None or jsonl is not None
+    results, documents = _diagnose(found, several, jobs, jsonl, options)
+    accepted = _accepted(baseline, write_baseline, documents)
+    documents = [_without(document, accepted) for document in documents]
+    if jsonl:
+        _print_documents(documents, shape)
+    else:
+        _print([_unaccepted(result, accepted) for result in results], documents, shape, several)
+    if baseline and shape == "text":
+        _print_baseline(baseline, documents)
+    severities = {finding["severity"] for document in documents for finding in document["findings"]}
+    levels = [str(severity) for severity in Severity]
+    if fail_on != "never" and severities & set(levels[: levels.index(fail_on) + 1]):
         raise click.exceptions.Exit(1)
-    if any(isinstance(result, _Unreadable) for result in results):
+    if any("error" in document for document in documents):
         raise click.exceptions.Exit(3)
+
+
+def _diagnose(
+    models: list[str], several: bool, jobs: int, jsonl: str | None, options: dict[str, Any]
+) -> tuple[list[Result], list[dict[str, Any]]]:
+    """The results, and the document of each; with `jsonl` the documents of earlier runs too."""
+    if not several:
+        (model,) = models
+        alone = diagnose_any(model, **options)
+        return [alone], [alone.to_dict()]
+    file = ResultFile(Path(jsonl)) if jsonl else None
+    remaining = file.remaining(models) if file else models
+    results: list[Result] = []
+    with Progress() as progress:
+        if file and len(remaining) < len(models):
+            progress.note(f"{len(models) - len(remaining):,} of {len(models):,} models are in {jsonl} already")
+        for model, result in diagnose_several(remaining, jobs=jobs, **options):
+            if isinstance(result, Unreadable):
+                result = replace(result, reason=to_options(result.reason, command))
+            results.append(result)
+            if file:
+                file.add(model, result)
+            progress("examining", len(results), len(remaining), unit="models", detail=model)
+    return results, [file.documents[model] for model in models] if file else [result.to_dict() for result in results]
 
 
 def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> None:
@@ -105,113 +157,51 @@ def _fix(models: tuple[str, ...], out: str | None, force: bool, shape: str) -> N
         render.emit_json({**planned.diagnosis.to_dict(), "plan": plan, "outcome": done, "fix": after})
     else:
         console = render.console()
-        for text in _fix_lines(planned, outcome, remaining, out, console.width):
+        for text in fix_lines(planned, outcome, remaining, out, console.width):
             console.print(text)
-    unwritten = planned.plan is not None and not out and _has_error(planned.diagnosis.findings)
-    if _has_error(planned.left) or _has_error(remaining) or unwritten:
+    unwritten = planned.plan is not None and not out and has_error(planned.diagnosis.findings)
+    if has_error(planned.left) or has_error(remaining) or unwritten:
         raise click.exceptions.Exit(1)
 
 
-def _fix_lines(
-    planned: FixPlan, outcome: Outcome | None, remaining: tuple[Finding, ...], out: str | None, width: int
-) -> Iterator[Text | str]:
-    report = planned.diagnosis.report
-    if outcome and _has_error(remaining):
-        codes = ", ".join(dict.fromkeys(f.code for f in remaining if f.severity is Severity.ERROR))
-        verdict_text = f"not all fixed: {out} is {outcome.after.tie} and still has {codes}"
-    elif outcome:
-        verdict_text = f"fixed: {out} is {outcome.after.tie}"
-    elif planned.plan:
-        verdict_text = "not written; add --out DST to write"
-    else:
-        verdict_text = "nothing to fix" if not planned.left else "nothing can be fixed without a decision"
-    open_findings = remaining if outcome else planned.diagnosis.findings
-    yield render.styled((verdict_text, _style(open_findings or planned.left)), f" · {title(report)}")
-    yield verdict_line(report)
-    for note in planned.notes:
-        yield render.wrapped(f"note: {note}", width)
-    if planned.plan:
-        yield "  changed" if outcome else "  would change"
-        for change in planned.plan.changes:
-            yield f"    {change}"
-    for finding in planned.left:
-        if finding.severity is not Severity.NOTE:
-            yield ""
-            yield from _finding_lines(finding, width)
-    if planned.plan and not outcome:
-        yield ""
-        yield f"  next: {Names.of(report.model).fix}"
+def _accepted(path: str | None, write: bool, documents: list[dict[str, Any]]) -> Baseline | None:
+    """The baseline that was asked for, written first if it should be."""
+    if path is None:
+        return None
+    if write:
+        return Baseline.write(path, ((_subject(d), (f["code"] for f in d["findings"])) for d in documents))
+    return Baseline.read(path)
 
 
-class _Unreadable:
-    """A model among several that could not be opened: reported, and the others are still diagnosed."""
-
-    def __init__(self, model: str, reason: str) -> None:
-        self.model, self.reason = model, reason
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "error": self.reason, "findings": []}
+def _subject(document: dict[str, Any]) -> str:
+    return str(document.get("id") or document.get("adapter") or document["model"])
 
 
-Result = Diagnosis | AdapterDiagnosis | _Unreadable
+def _without(document: dict[str, Any], baseline: Baseline | None) -> dict[str, Any]:
+    """The document without the accepted findings, whose codes it has under `accepted`."""
+    if baseline is None:
+        return document
+    subject, found = _subject(document), document["findings"]
+    accepted = sorted({f["code"] for f in found if baseline.accepts(subject, f["code"])})
+    return {**document, "findings": [f for f in found if f["code"] not in accepted], "accepted": accepted}
 
 
-def _diagnose(model: str, base: str | None, embed: str | None, head: str | None, rows: bool, several: bool) -> Result:
-    try:
-        return (
-            diagnose_adapter(model, base)
-            if is_adapter(model)
-            else diagnose(model, embed=embed, head=head, rows=rows or None)
-        )
-    except TiebeamError as error:
-        if not several:
-            raise
-        return _Unreadable(model, to_options(str(error), command))
+def _unaccepted(result: Result, baseline: Baseline | None) -> Result:
+    if baseline is None or isinstance(result, Unreadable):
+        return result
+    name = result_name(result)
+    return replace(result, findings=tuple(f for f in result.findings if not baseline.accepts(name, f.code)))
 
 
-def _models_below(roots: tuple[str, ...]) -> Iterator[str]:
-    """Directories with a model, an adapter or a checkpoint of several ranks, and single GGUF or safetensors files."""
-    from tiebeam.checkpoint.distributed.detect import is_distributed_model
-
-    seen: set[str] = set()
-    for root in roots:
-        if not Path(root).is_dir():
-            yield root
-        for where, directories, files in os.walk(root):
-            directories.sort()
-            if {"config.json", "adapter_config.json"} & set(files) or any(f.endswith(".safetensors") for f in files):
-                seen.add(where)
-                yield where
-            elif is_distributed_model(Path(where).name, files):
-                if str(Path(where).parent) not in seen:  # listed already as the directory of the run
-                    yield where
-            else:
-                yield from (str(Path(where) / f) for f in sorted(files) if f.endswith((".gguf", ".safetensors")))
-
-
-def _findings(result: Result) -> tuple[Finding, ...]:
-    return () if isinstance(result, _Unreadable) else result.findings
-
-
-def _has_error(findings: tuple[Finding, ...]) -> bool:
-    return any(finding.severity is Severity.ERROR for finding in findings)
-
-
-def _style(findings: tuple[Finding, ...]) -> str:
-    """The style of a verdict: that of the worst finding; a note does not make a model unhealthy."""
-    worst = findings[0].severity if findings else Severity.NOTE
-    return _HEALTHY if worst is Severity.NOTE else _STYLES[worst]
-
-
-def _name(result: Result) -> str:
-    if isinstance(result, _Unreadable):
-        return result.model
-    return result.report.model if isinstance(result, Diagnosis) else result.adapter
-
-
-def _print(results: list[Result], shape: str, several: bool) -> None:
+def _print_documents(documents: list[dict[str, Any]], shape: str) -> None:
     if shape == "json":
-        documents = [result.to_dict() for result in results]
+        render.emit_json(documents)
+    else:
+        _print_all(summary(documents))
+
+
+def _print(results: list[Result], documents: list[dict[str, Any]], shape: str, several: bool) -> None:
+    if shape == "json":
         render.emit_json(documents if several else documents[0])
     elif shape == "sarif":
         render.emit_json(for_ci.sarif([_located(result) for result in results]))
@@ -220,112 +210,31 @@ def _print(results: list[Result], shape: str, several: bool) -> None:
             for line in for_ci.github(_located(result)):
                 click.echo(line)
     else:
-        console = render.console()
-        for result in results:
-            for text in _lines(result, console.width):
-                console.print(text)
+        width = render.console().width
+        for result, document in zip(results, documents, strict=True):
+            if isinstance(result, AdapterDiagnosis):
+                result = replace(result, merge=to_options(result.merge, command))
+            _print_all(report_lines(result, width, document.get("accepted", ())))
         if several:
-            for row in _summary(results):
-                console.print(row)
+            _print_all(summary(documents))
+
+
+def _print_all(lines: Iterable[Any]) -> None:
+    console = render.console()
+    for line in lines:
+        console.print(line)
+
+
+def _print_baseline(path: str, documents: list[dict[str, Any]]) -> None:
+    accepted = [code for document in documents for code in document["accepted"]]
+    models = sum(bool(document["accepted"]) for document in documents)
+    found = f"{len(accepted):,} finding{'s' if len(accepted) != 1 else ''}"
+    render.console().print(f"accepted by {path}: {found} of {models:,} model{'s' if models != 1 else ''}")
 
 
 def _located(result: Result) -> for_ci.Located:
-    reason = result.reason if isinstance(result, _Unreadable) else ""
-    return for_ci.Located(_name(result), _findings(result), reason)
-
-
-def _lines(result: Result, width: int) -> Iterator[Text | str]:
-    if isinstance(result, _Unreadable):
-        yield render.styled(("cannot be read", "bold red"), f" · {result.model}")
-        yield f"  {result.reason}"
-        yield ""
-        return
-    known = isinstance(result, Diagnosis) or result.base is not None
-    phrase = (verdict(result.findings) if known else "no verdict without the base", _style(result.findings))
-    if isinstance(result, Diagnosis):
-        yield render.styled(phrase, f" · {title(result.report)}")
-        yield verdict_line(result.report)
-        if result.report.vocabulary.rows is not None:
-            yield f"  ids and rows {result.report.vocabulary}"
-    else:
-        yield render.styled(phrase, f" · {result.adapter} · adapter")
-        yield from _labelled("touches", str(result.touched), width, indent=2)
-        if result.base:
-            yield f"  base         {result.base.model}: {result.base.tie}"
-        yield from _labelled("merge", to_options(result.merge, command), width, indent=2)
-        if result.advice:
-            yield from _labelled("by tiebeam", result.advice.sentence, width, indent=2)
-    for finding in result.findings:
-        yield ""
-        yield from _finding_lines(finding, width)
-    if isinstance(result, Diagnosis) and result.rows:
-        yield ""
-        yield from row_lines(result.rows)
-    if result.loaders:
-        yield ""
-        yield "  what each loader will do" if isinstance(result, Diagnosis) else "  what happens to the adapter"
-        yield from _loader_lines(result.loaders, width)
-    following = _next_command(result.findings)
-    if following is None and isinstance(result, AdapterDiagnosis) and result.advice:
-        following = result.advice.command or None
-    if following:
-        yield ""
-        yield f"  next: {following}"
-    yield ""
-
-
-def _next_command(findings: tuple[Finding, ...]) -> str | None:
-    """The first command of the worst finding that has one; a note needs none."""
-    commands = (s.command for f in findings if f.severity is not Severity.NOTE for s in f.steps if s.command)
-    return next(commands, None)
-
-
-def _loader_lines(predictions: tuple[Prediction, ...], width: int) -> Iterator[str]:
-    """One entry per outcome with the loaders that have it, and the reason if they have one in common (--json: all)."""
-    groups: dict[str, list[Prediction]] = {}
-    for prediction in predictions:
-        groups.setdefault(prediction.outcome, []).append(prediction)
-    column = max(len(outcome) for outcome in groups)
-    for outcome, group in sorted(groups.items(), key=lambda item: item[0] in UNPREDICTED):
-        reasons = {prediction.reason for prediction in group}
-        text = ", ".join(prediction.loader for prediction in group)
-        if len(reasons) == 1 and outcome not in UNPREDICTED:
-            text = f"{text}: {reasons.pop()}"
-        first, *rest = render.wrapped(text, width - 2, indent=column + 6).splitlines()
-        yield f"    {outcome:<{column}}  {first.strip()}"
-        yield from rest
-
-
-def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
-    """Title, evidence, cause, and the fixes; a command is a line of its own and is never wrapped."""
-    label = (f"{finding.code} {finding.severity}", _STYLES[finding.severity])
-    yield render.styled("  ", label, f"  {finding.title}")
-    yield from _labelled("evidence", finding.evidence, width)
-    if finding.severity is not Severity.NOTE:  # a note is short; --explain has the rest
-        yield from _labelled("cause", finding.cause, width)
-    for i, step in enumerate(finding.steps):
-        code = step.command or step.python
-        yield from _labelled("" if i else "fix", f"{step.text}:" if code else f"{step.text}.", width)
-        if code:
-            yield f"{'':17}{code}"
-
-
-def _labelled(label: str, text: str, width: int, indent: int = 4) -> Iterator[str]:
-    first, *rest = render.wrapped(text, width - 2, indent=15).splitlines()
-    yield f"{'':{indent}}{label:<{14 - indent}} {first.strip()}"
-    yield from rest
-
-
-def _summary(results: list[Result]) -> Iterator[Text]:
-    rows = [["model", "tie", "errors", "warnings", "notes"]]
-    for result in results:
-        counts = [str(sum(f.severity is severity for f in _findings(result))) for severity in Severity]
-        if isinstance(result, _Unreadable):
-            rows.append([result.model, "unreadable", "-", "-", "-"])
-        else:
-            tie = str(result.report.tie) if isinstance(result, Diagnosis) else "adapter"
-            rows.append([_name(result), tie, *counts])
-    yield from render.columns(rows, "<<>>>")
+    reason = result.reason if isinstance(result, Unreadable) else ""
+    return for_ci.Located(result_name(result), result.findings, reason)
 
 
 def _describe(code: str | None, shape: str) -> None:

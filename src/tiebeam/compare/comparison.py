@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tiebeam._fs import explaining, write_text
+from tiebeam._html import table
 from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
 from tiebeam.compare.claims import check_claims
@@ -55,6 +56,13 @@ class Comparison:
     @property
     def page(self) -> Path:
         return self.out / PAGE
+
+    def __str__(self) -> str:
+        return "\n".join(self.document["verdict"]["sentences"])
+
+    def _repr_html_(self) -> str:
+        rows = [("", sentence) for sentence in self.document["verdict"]["sentences"]]
+        return table([*rows, ("report", str(self.page))], title="comparison")
 
 
 def compare(

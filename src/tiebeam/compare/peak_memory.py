@@ -35,7 +35,7 @@ class PeakMemory:
 
 
 def _status_bytes(key: str) -> int:
-    for line in _STATUS.read_text().splitlines():
+    for line in _STATUS.read_text("utf-8").splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(key)

@@ -132,7 +132,7 @@ def _measurements(
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object that an earlier call stored; empty if there is none, or a damaged one."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -108,7 +108,7 @@ def _agreed(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
     if not stored.is_file():
         return plan
     try:
-        before = json.loads(stored.read_text())
+        before = json.loads(stored.read_text("utf-8"))
         kept = {"threads": before["threads"], "steps": before.get("steps")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadRequest(f'{stored} is damaged; start over with force=True, or pass another out="DIR"') from None

@@ -14,6 +14,7 @@ from typing import Any
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.adapter_files import is_adapter, open_adapter
 from tiebeam.checkpoint.files import LocalFiles
+from tiebeam.checkpoint.url_files import is_url
 from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
 from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
@@ -93,6 +94,8 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
         unknown = "not known: the adapter does not name its base model; pass base=MODEL"
         return AdapterDiagnosis(str(path), None, unknown, (), touched)
     try:
+        if base is None and is_url(str(named)):  # an adapter is untrusted: it may not choose the servers that are asked
+            raise UnreadableInput("it is a URL, which is read only if a person names it")
         checkpoint = open_checkpoint(named)
         report = inspect(checkpoint)
         if report.pair.embed is None and report.pair.head is None:

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._frames import frame
 from tiebeam._html import escape
 from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
@@ -22,6 +23,8 @@ from tiebeam.errors import reader
 from tiebeam.inspection import Report, inspect
 
 if TYPE_CHECKING:
+    import pandas
+
     from tiebeam.inspection.row_health import RowHealth
 
 
@@ -51,6 +54,15 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per finding: code, severity, title, evidence, fix. Needs pandas.
+
+        >>> import tiebeam
+        >>> tiebeam.diagnose("merged").to_frame()["code"].tolist()
+        ['TB101']
+        """
+        return frame([f.to_dict() for f in self.findings], ("code", "severity", "title", "evidence", "fix"))
 
     def to_dict(self) -> dict[str, Any]:
         return {

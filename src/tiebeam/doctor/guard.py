@@ -170,8 +170,10 @@ def raise_errors(found: tuple[Finding, ...]) -> None:
 def assert_saved(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """After a save: raise `TieBroken` unless the checkpoint at `path` has the model's tie and its values.
 
-    model.save_pretrained("checkpoint")
-    tiebeam.assert_saved(model, "checkpoint")
+        model.save_pretrained("checkpoint")
+        tiebeam.assert_saved(model, "checkpoint")
+
+    Raises TieBroken with the finding, UnreadableInput if nothing readable was saved.
     """
     raise_errors(saved_findings(model, path, "save"))
 

@@ -29,7 +29,7 @@ def merge_advice(adapter: Adapter, base: Checkpoint, names: Names) -> MergeAdvic
 
     command = f"tiebeam merge {names.base} {names.model} {names.merged}"
     if not isinstance(base.files, LocalFiles):
-        return MergeAdvice(f"not checked, because the base is on the Hub; download it first: {names.download}", command)
+        return MergeAdvice(f"not checked, because the base is not on this disk; download it: {names.download}", command)
     try:
         target = "merged.gguf" if base.format == "gguf" else None
         plan = plan_merge(open_source(base, target=target), [read_parts(adapter)])

@@ -55,20 +55,17 @@ class Names:
     @classmethod
     def of(cls, model: str, base: str | None = None, remote: bool = False) -> Names:
         """Names for the checkpoint (or adapter) at `model`, with an output beside it. `remote`: the model, or the base
-        if there is one, is on the Hub and is downloaded to a directory of its name first."""
+        if there is one, is on the Hub or behind a URL and is downloaded to a directory of its name first."""
         if remote:
-            from tiebeam.checkpoint.hub.repository import parse_address
+            from tiebeam.checkpoint.download import download_command
 
-            address = parse_address(base or model)
-            assert address is not None
-            local = PurePath(address.repository).name
-            words = ["hf", "download", address.repository, *([address.path] if address.path else [])]
-            words += [*(["--revision", address.revision] if address.revision != "main" else []), "--local-dir", local]
-            there = str(PurePath(local, address.path))
+            command, there = download_command(base or model)
             names = cls.of(model, there) if base else cls.of(there)
             out, merged = (shlex.quote(PurePath(shlex.split(name)[0]).name) for name in (names.out, names.merged))
-            return replace(names, out=out, merged=merged, download=shlex.join(words))
+            return replace(names, out=out, merged=merged, download=command)
         target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
+        if target.name in ("", ".."):  # the current directory, or one above: its output is beside it
+            target = PurePath(target, "..", Path(target).resolve().name or "model")
         suffix = target.suffix if target.suffix in (".gguf", ".safetensors") else ""
         out, merged = (
             str(Path(target).with_name(name) if "://" not in (base or model) else PurePath(name))

@@ -8,12 +8,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tiebeam import _html, _text
+from tiebeam._frames import frame
 from tiebeam.budget import human, human_bytes, percent
 from tiebeam.inspection.vocabulary import Vocabulary
 from tiebeam.inspection.vocabulary_tensors import VocabularyTensor
 from tiebeam.pair import Matrix, Pair, Tie
 
 if TYPE_CHECKING:
+    import pandas
     from rich.text import Text
 
     from tiebeam.equality import Difference
@@ -56,7 +58,13 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of `inspect`. `how` describes how the numbers were compared; `notes` are sentences for the reader."""
+    """The result of `inspect`. `how` describes how the numbers were compared; `notes` are sentences for the reader.
+
+    >>> import tiebeam
+    >>> report = tiebeam.inspect("tied")
+    >>> report.tied, str(report.tie), report.params.head_share > 0
+    (True, 'shared', True)
+    """
 
     model: str
     format: str
@@ -160,6 +168,21 @@ class Report:
         rows += [("ids and rows", str(self.vocabulary))] if self._matrix_cells() else []
         rows += [(name, f"{amount}, {remark}" if remark else amount) for name, amount, remark in self._count_cells()]
         return _html.table([*rows, *(("note", note) for note in self._all_notes())], title=f"{self.tie}: {self.title}")
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per stored matrix: role, name, rows, dim, dtype, bytes, tie. Needs pandas.
+
+        >>> import tiebeam
+        >>> list(tiebeam.inspect("merged").to_frame()["role"])
+        ['embed', 'head']
+        """
+        stored = [(role, matrix) for role, matrix in (("embed", self.pair.embed), ("head", self.pair.head)) if matrix]
+        rows = [
+            {"role": role, "name": m.name, "rows": m.rows, "dim": m.dim, "dtype": m.dtype, "bytes": m.nbytes,
+             "tie": str(self.tie)}
+            for role, m in stored
+        ]  # fmt: skip
+        return frame(rows, ("role", "name", "rows", "dim", "dtype", "bytes", "tie"))
 
     def _all_notes(self) -> list[str]:
         return [*([self.how] if self.how and not self.pair.one_storage else []), *self.notes]

@@ -98,7 +98,7 @@ def _page(view: View, views: list[View], live: bool) -> bytes:
         f'        <li><a href="{other.file}"{" aria-current=page" if other is view else ""}>{other.title}</a></li>'
         for other in views
     )
-    text = (STATIC / "page.html").read_text()
+    text = (STATIC / "page.html").read_text("utf-8")
     for mark, value in {
         "{{title}}": html.escape(view.title),
         "{{about}}": html.escape(view.about),

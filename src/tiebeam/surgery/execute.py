@@ -194,6 +194,8 @@ def _write_shards(stage: Stage, shards: list[Shard], link: bool, durable: bool, 
 
 
 def _link(source: Path, target: Path) -> bool:
+    if not hasattr(os, "link"):
+        return False
     try:
         os.link(os.path.realpath(source), target)
     except OSError:  # another disk, or a file system without hard links: copy instead

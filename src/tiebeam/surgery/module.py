@@ -56,6 +56,13 @@ def tie_(
 ) -> Model:
     """Make embedding and head one Parameter, in place; returns `model`.
 
+        >>> import tiebeam
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+        >>> model = tiebeam.tie_(model, embed="0.weight", head="1.weight", keep="embed")
+        >>> model[0].weight is model[1].weight
+        True
+
         tiebeam.tie_(model, optimizer=optimizer)
         tiebeam.tie_(model, embed="wte.weight", head="lm_head.weight", keep="head")
 
@@ -96,7 +103,13 @@ def tie_(
 def untie_(model: Model, *, embed: str | None = None, head: str | None = None, optimizer: Optimizers = None) -> Model:
     """Give the head its own Parameter with the same values, in place; returns `model`.
 
-        tiebeam.untie_(model, optimizer=optimizer)
+        >>> import tiebeam
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+        >>> model[1].weight = model[0].weight
+        >>> model = tiebeam.untie_(model, embed="0.weight", head="1.weight")
+        >>> model[0].weight is model[1].weight, bool((model[0].weight == model[1].weight).all())
+        (False, True)
 
     optimizer   adds the new parameter, with a copy of the state; see `split_parameter`
     """

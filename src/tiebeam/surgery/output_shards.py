@@ -16,6 +16,7 @@ from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, dtypes
 from tiebeam.checkpoint.distributed.detect import FORMATS as DISTRIBUTED
+from tiebeam.checkpoint.download import download_command
 from tiebeam.checkpoint.file_roles import is_adapter, is_document, is_training_state, is_weights_copy
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.formats.safetensors import read_header
@@ -40,7 +41,8 @@ class Companions:
 
 def local_files(checkpoint: Checkpoint) -> LocalFiles:
     if not isinstance(checkpoint.files, LocalFiles):
-        raise BadRequest(f"{checkpoint.source} is not a local file; download it first: hf download {checkpoint.source}")
+        command, _ = download_command(checkpoint.source)
+        raise BadRequest(f"{checkpoint.source} is not a local file; download it first: {command}")
     return checkpoint.files
 
 

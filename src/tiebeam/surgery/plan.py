@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebeam import _html
 from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.inspection import Report
@@ -88,6 +89,10 @@ class Plan:
             **self.facts,
         }
 
+    def _repr_html_(self) -> str:
+        rows = [*_change_rows(self.changes), *(("note", note) for note in self.to_dict()["notes"])]
+        return _html.table(rows, title=f"{self.verb} {self.checkpoint.source}: not written yet")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -110,6 +115,12 @@ class Outcome:
         lines = [f"{self.target}: {self.after.tie} (was {self.before.tie})", *map(str, self.changes)]
         return "\n  ".join(map(visible, lines))
 
+    def _repr_html_(self) -> str:
+        rows = [("tie", f"{self.before.tie} -> {self.after.tie}"), *_change_rows(self.changes)]
+        rows += [("proof", str(self.proof))] if self.proof else []
+        rows += [("note", note) for note in self.notes]
+        return _html.table([*rows, ("digest", self.digests[1])], title=f"{self.verb}: {self.target}")
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "verb": self.verb,
@@ -126,3 +137,7 @@ class Outcome:
             **({"measured": dict(self.measured)} if self.measured else {}),
             **self.facts,
         }
+
+
+def _change_rows(changes: tuple[Change, ...]) -> list[tuple[str, str]]:
+    return [(change.file, change.what) for change in changes]

@@ -59,6 +59,13 @@ def tie(
 ) -> Outcome:
     """Write `target`: `source` with one matrix for the embedding and the head. Exact unless `keep` or `joint` is given.
 
+        >>> import tiebeam
+        >>> tiebeam.tie("merged", "merged-tied")
+        Traceback (most recent call last):
+        tiebeam.errors.BadRequest: ...
+        >>> print(tiebeam.tie("merged", "merged-tied", keep="embed").after.tie)
+        shared
+
         tiebeam.tie("./merged", "./tied")                                  # two equal matrices: exact
         tiebeam.tie("./untied", "./tied", keep="mean")                     # two different ones: usually ruins the model
         tiebeam.tie("./untied", "./tied", joint=True, text="wiki.txt")     # one table and two small maps

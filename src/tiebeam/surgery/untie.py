@@ -38,8 +38,10 @@ def untie(
 ) -> Outcome:
     """Write `target`: `source` with the head as its own tensor and every config level declaring it untied.
 
-        outcome = tiebeam.untie("./smollm2", "./smollm2-untied")
-        outcome.after.tie, outcome.proof.largest
+        >>> import tiebeam
+        >>> outcome = tiebeam.untie("tied", "tied-untied")
+        >>> print(outcome.before.tie, outcome.after.declared, outcome.proof.largest)
+        shared False 0.0
 
     embed, head   tensor names, for an architecture that tiebeam does not know
     dtype         what a GGUF is dequantized to when `target` is a directory: "F32", "F16" or "BF16"

@@ -77,6 +77,6 @@ def free_threads() -> int:
         cores = os.cpu_count() or 1
     try:
         busy = os.getloadavg()[0]
-    except OSError:
+    except (OSError, AttributeError):  # not on Windows
         busy = 0.0
     return max(1, min(cores, round(cores - busy + 0.5)))

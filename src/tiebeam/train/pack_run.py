@@ -92,7 +92,7 @@ def open_run(path: str | os.PathLike[str]) -> tuple[GPT, Corpus]:
         raise UnreadableInput(f"{run.path} is not finished; finish it with: tiebeam train --resume --out {run.path}")
     try:
         with reading(run.path / MODEL):
-            model = GPT(GPTConfig.from_hf(json.loads((run.path / "config.json").read_text())))
+            model = GPT(GPTConfig.from_hf(json.loads((run.path / "config.json").read_text("utf-8"))))
             model.load_state_dict(load_file(run.path / MODEL))
     except (SafetensorError, RuntimeError, ValueError) as error:  # ValueError: JSON
         raise UnreadableInput(f"the model in {run.path} is damaged: {str(error).splitlines()[0]}") from None

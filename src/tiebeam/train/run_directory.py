@@ -98,7 +98,7 @@ class RunDirectory:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            document: dict[str, Any] = json.loads((self.path / RUN).read_text())
+            document: dict[str, Any] = json.loads((self.path / RUN).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"{self.path / RUN} cannot be read: {error}") from None
         return document
@@ -111,7 +111,7 @@ class RunDirectory:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The records so far; a last line that a kill cut short is skipped."""
         with reading(self.path / METRICS):
-            text = (self.path / METRICS).read_text() if (self.path / METRICS).exists() else ""
+            text = (self.path / METRICS).read_text("utf-8") if (self.path / METRICS).exists() else ""
         for line in text.splitlines():
             try:
                 record = json.loads(line)
@@ -228,7 +228,7 @@ def _read_facts(saved: Path) -> dict[str, Any]:
 
     try:
         if saved.is_dir():
-            text = (saved / FACTS).read_text()
+            text = (saved / FACTS).read_text("utf-8")
         else:
             with safe_open(saved, "np") as file:
                 text = (file.metadata() or {})["facts"]

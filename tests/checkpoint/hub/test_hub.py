@@ -109,10 +109,41 @@ def test_printed_address_parses_back() -> None:
         assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["models/nothing/model.safetensors", "models/missing.gguf", "./nothing", "nothing"])
+@pytest.mark.parametrize("text", ["models/nothing/model.safetensors", "models/missing.gguf", "./nothing", "a.bin"])
 def test_mistyped_path_is_not_sent_to_the_hub(hub: Hub, tmp_path: Path, text: str) -> None:
     (tmp_path / "models").mkdir()
     assert "does not exist" in refusal(text)
+    assert hub.seen == []
+
+
+def test_name_without_organisation_is_a_model_on_the_hub_and_says_so(hub: Hub, tiny: Path) -> None:
+    hub.canonical["tiny"] = "org/tiny"
+    report = tiebeam.inspect("tiny")
+    assert report.model == "hf://tiny"
+    assert report.tie == "untied"
+    assert "there is no path tiny here: this is the model hf://tiny on the Hub" in report.notes
+    assert [f.code for f in tiebeam.diagnose("tiny").findings] == [f.code for f in tiebeam.diagnose(tiny).findings]
+
+
+def test_local_path_comes_before_a_model_on_the_hub(hub: Hub, tiny: Path, tmp_path: Path) -> None:
+    hub.canonical["tiny"] = "org/tiny"
+    write_model(tmp_path / "tiny", {"model.embed_tokens.weight": table(0)}, llama_config(tie_word_embeddings=True))
+    assert tiebeam.inspect("tiny").tie == "shared"
+    assert hub.seen == []
+
+
+def test_name_that_is_neither_here_nor_on_the_hub(hub: Hub) -> None:
+    said = refusal("nothing")
+    assert said.startswith("nothing does not exist on this disk; as a model on the Hub: there is no model nothing on ")
+
+
+@pytest.mark.parametrize("typo", ["chekpoint", "Checkpoint", "runs/chekpoint"])
+def test_typo_of_a_local_path_names_it_and_asks_nobody(hub: Hub, tmp_path: Path, typo: str) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "runs" / "checkpoint").mkdir(parents=True)
+    meant = typo.replace("chek", "check").replace("Check", "check")
+    hub_name = f"For a model on the Hub, write hf://{typo}"
+    assert refusal(typo) == f"{typo} does not exist; did you mean {meant}? {hub_name}"
     assert hub.seen == []
 
 

@@ -1,35 +1,31 @@
 """The files of a repository on the Hub, read by range requests; nothing is written to disk.
 
-A header takes one request if its length can be estimated; rows are read on demand. For large files the Hub redirects to
-a signed address, which is kept for the next range of the same file.
+For large files the Hub redirects to a signed address, which is kept for the next range of the same file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 from tiebeam.checkpoint.files import contained
 from tiebeam.checkpoint.hub.http_ranges import RangeReader, Refused, Reply, is_web_address
 from tiebeam.checkpoint.json_files import parse_json
+from tiebeam.checkpoint.remote_files import RemoteFiles
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_JSON
 
-_FIRST = 1 << 16  # if the header length cannot be estimated
-_FIRST_READ_JSON = 1 << 20
 _WHOLE = 1 << 24  # accept a whole file up to this size if the server ignores ranges
-_CONNECTIONS = 8
 
 
-class HubFiles:
-    """The files in one folder of one revision of a repository. Implements `Files`; usable from threads."""
+class HubFiles(RemoteFiles):
+    """The files in one folder of one revision of a repository. Implements `Files`."""
 
     def __init__(self, repository: str, revision: str) -> None:
         """List the files of the revision: one request."""
         from huggingface_hub import constants
 
+        super().__init__()
         self.repository, self.revision, self.folder = repository, revision, ""
         self.endpoint = constants.ENDPOINT
         if not is_web_address(self.endpoint):
@@ -41,8 +37,6 @@ class HubFiles:
             float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
             f"check the network, or download the model where there is one: hf download {repository}",
         )
-        self._heads: dict[str, tuple[int, bytes]] = {}
-        self._expected: dict[str, int] = {}
         self._locations: dict[str, str] = {}
         self.commit, self.paths = self._list()
 
@@ -70,38 +64,6 @@ class HubFiles:
 
     def _inside(self) -> list[str]:
         return [path.removeprefix(self.folder) for path in self.paths if path.startswith(self.folder)]
-
-    def size(self, name: str) -> int:
-        return self.head(name, 0)[0]
-
-    def head(self, name: str, count: int) -> tuple[int, bytes]:
-        if name not in self._heads:
-            guess = self._expected.get(name) or (_FIRST_READ_JSON if name.endswith(".json") else _FIRST)
-            reply = self._fetch(name, 0, max(count, guess))
-            self._heads[name] = reply.total, reply.data
-        return self._heads[name]
-
-    def read(self, name: str, begin: int, end: int) -> bytes:
-        size, data = self.head(name, 0)
-        if end > size:
-            raise UnreadableInput(f"{self._label(name)} ends at byte {size:,}; {end:,} were expected")
-        if begin >= end or end <= len(data):
-            return data[begin:end]
-        reply = self._fetch(name, begin, end)
-        data = reply.data[begin - reply.begin : end - reply.begin]
-        if len(data) != end - begin or reply.total != size:
-            raise UnreadableInput(f"{self._label(name)} changed while it was read; try again")
-        return data
-
-    def prefetch(self, expected: Mapping[str, int]) -> None:
-        """Read the first bytes of many files in parallel; `expected` is the estimated number for each (0: unknown)."""
-        self._expected.update(expected)
-        pool = ThreadPoolExecutor(_CONNECTIONS)
-        try:
-            for _ in pool.map(self.size, expected):
-                pass
-        finally:
-            pool.shutdown(cancel_futures=True)
 
     def _label(self, name: str) -> str:
         return f"{self.repository}/{self.folder}{name}"

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from tiebeam.checkpoint.files import Files, LocalFiles, contained
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
+from tiebeam.checkpoint.remote_files import FoundModel
 from tiebeam.errors import UnreadableInput
 
 _ADDRESS = re.compile(
@@ -39,15 +40,6 @@ class Address(NamedTuple):
         return f"hf://{self.repository}{revision}{'/' if self.path else ''}{self.path}"
 
 
-class HubModel(NamedTuple):
-    """The files of a model on the Hub, local (cached) or remote, and which of them make the model."""
-
-    files: Files
-    names: list[str]
-    fileset: FileSet
-    notes: tuple[str, ...] = ()
-
-
 def parse_address(text: str) -> Address | None:
     """The parts of an address, or None if it is not one. Only hf:// may leave out the organisation.
 
@@ -63,7 +55,20 @@ def parse_address(text: str) -> Address | None:
     )
 
 
-def find_hub_model(text: str) -> HubModel:
+def as_address(text: str) -> str | None:
+    """The address of a model that was named without an organisation (`gpt2`), or None if that reads like a file name.
+
+    >>> as_address("gpt2"), as_address("gpt2@v1"), as_address("notes.txt")
+    ('hf://gpt2', 'hf://gpt2@v1', None)
+    """
+    name = text.partition("@")[0]
+    suffix = name.rpartition(".")[2] if "." in name else ""
+    if "/" in name or "\\" in name or suffix[:1].isalpha():
+        return None
+    return f"hf://{text}" if parse_address(f"hf://{text}") else None
+
+
+def find_hub_model(text: str) -> FoundModel:
     """Find the files of a model: in the local cache first, then over the network."""
     from huggingface_hub import constants
 
@@ -98,20 +103,20 @@ def _snapshot(cache: Path, address: Address) -> Path | None:
     return snapshot if re.fullmatch(r"\w+", commit) and snapshot.is_dir() else None
 
 
-def _cached_model(address: Address, snapshot: Path) -> HubModel:
+def _cached_model(address: Address, snapshot: Path) -> FoundModel:
     path = snapshot / address.path
     is_folder = path.is_dir()
     files = LocalFiles(path if is_folder else path.parent)
     names = files.names()
     fileset = _find(address, files, names, "" if is_folder else path.name)
-    return HubModel(files, names, fileset, (f"from the local cache, commit {snapshot.name[:12]}",))
+    return FoundModel(files, names, fileset, (f"from the local cache, commit {snapshot.name[:12]}",))
 
 
 def _find(address: Address, files: Files, names: list[str], name: str) -> FileSet:
     return model_of_file(str(address), files, names, name) if name else find_model(str(address), files, names)
 
 
-def _remote_model(address: Address) -> HubModel:
+def _remote_model(address: Address) -> FoundModel:
     from tiebeam.checkpoint.hub.hub_files import HubFiles
 
     files = HubFiles(address.repository, address.revision)
@@ -123,20 +128,5 @@ def _remote_model(address: Address) -> HubModel:
     if not names and not files.folders():
         raise UnreadableInput(f"{address.repository} has no file {address.path or 'at all'} at {address.revision!r}")
     fileset = _find(address, files, names, name)
-    expected = _header_sizes(fileset)
-    if "config.json" in names:
-        expected["config.json"] = 0
-    files.prefetch(expected)
-    return HubModel(files, names, fileset)
-
-
-def _header_sizes(fileset: FileSet) -> dict[str, int]:
-    """Estimated header length of each shard, from the tensor names that the index lists for it.
-
-    Most of a header is its entries: the name and about 100 characters of type, shape and offsets.
-    """
-    sizes = dict.fromkeys(fileset.shards, 0)
-    if fileset.format == "safetensors":
-        for name, shard in fileset.weight_map.items():
-            sizes[shard] += len(name) + 120
-    return {shard: size + 512 if size else 0 for shard, size in sizes.items()}
+    files.prefetch_headers(fileset, names)
+    return FoundModel(files, names, fileset)

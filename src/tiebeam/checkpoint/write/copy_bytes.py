@@ -118,9 +118,12 @@ def copy_files(pairs: Sequence[tuple[Path, Path]], progress: Progress = silent) 
 
 def clone(source: Path, target: Path) -> bool:
     """Clone `source` to `target` on file systems with shared blocks; otherwise create nothing and return False."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
     if sys.platform != "linux":
         return False
-    import fcntl
 
     with open(source, "rb") as left, open(target, "xb") as right:
         try:
@@ -205,6 +208,7 @@ def _write_made(handle: int, content: Made, at: int, target: Path, progress: Pro
 
 
 def _write_all(handle: int, raw: memoryview, at: int) -> None:
+    """Write at an offset. Each thread has its own handle; Windows has no pwrite."""
+    os.lseek(handle, at, os.SEEK_SET)
     while raw:
-        n = os.pwrite(handle, raw, at)
-        raw, at = raw[n:], at + n
+        raw = raw[os.write(handle, raw) :]

@@ -38,6 +38,11 @@ def extend(
 ) -> Outcome:
     """Write `target`: `source` with more tokens, or more rows, at both ends. The logits of the old ids do not change.
 
+        >>> import tiebeam
+        >>> outcome = tiebeam.extend("tied", "tied-padded", pad_to_multiple_of=64)  # this model has no tokenizer
+        >>> print(outcome.before.vocabulary.rows, outcome.after.vocabulary.rows)
+        96 128
+
         outcome = tiebeam.extend("./smollm2", "./smollm2-think", tokens=["<think>", "</think>"])
         outcome.facts["tokens"], outcome.measured["probability"]
 

@@ -38,8 +38,11 @@ def merge(
 ) -> Outcome:
     """Write `target`: `base` with PEFT `adapters` merged into it. It computes what the base with the adapter computed.
 
-        outcome = tiebeam.merge("./smollm2", "./adapter", "./merged")
-        outcome.after.tie, outcome.proof.largest
+        >>> import tiebeam
+        >>> outcome = tiebeam.merge("tied", "adapter", "tied-with-adapter")
+        >>> print(outcome.after.tie, outcome.proof.largest < 1e-5)
+        shared True
+
         tiebeam.merge("./base", ["./style", "./facts"], "./merged", weight=[0.7, 0.3])
 
     weight   one number per adapter, to scale its change; 1 without it

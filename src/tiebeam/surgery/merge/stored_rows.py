@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tiebeam._fs import read_into
 from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made, Span, pieces
 from tiebeam.checkpoint.write.safetensors import Entry
-from tiebeam.errors import UnreadableInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,11 +52,10 @@ class EntryRows:
 
 
 def _span(span: Span, low: int, high: int) -> bytes:
+    raw = bytearray(high - low)
     with open(span.path, "rb", buffering=0) as handle:
-        raw = os.pread(handle.fileno(), high - low, span.begin + low)
-    if len(raw) != high - low:
-        raise UnreadableInput(f"{span.path} became shorter while it was read; run the command again")
-    return raw
+        read_into(handle, raw, span.begin + low)
+    return bytes(raw)
 
 
 @dataclass(frozen=True)
