@@ -1,5 +1,5 @@
-"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, S3, the oldest versions that
-pyproject.toml allows, llama.cpp's source.
+"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, S3, the oldest
+versions that pyproject.toml allows, llama.cpp's source.
 
     python tests/peers/environments.py                         build what is missing (several GB, minutes)
     python tests/peers/environments.py transformers4 mlx_lm    only these; llama_cpp is the source tree
