@@ -76,7 +76,7 @@ def hide() -> None:
     from tiebeam._fs import lock
 
     lock._HAS_FLOCK, lock._HAS_MSVCRT = False, True
-    lock.import_module = lambda name: MSVCRT  # type: ignore[assignment]
+    lock.import_module = lambda name: MSVCRT  # type: ignore[assignment, misc]
 
 
 hide()
