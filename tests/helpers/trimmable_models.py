@@ -93,7 +93,8 @@ def spm_metadata(size: int) -> dict[str, Any]:
     plain.train_from_iterator(
         [prose()], trainers.BpeTrainer(vocab_size=size - 260, show_progress=False, limit_alphabet=90)
     )
-    pieces = sorted(plain.get_vocab(), key=lambda text: plain.token_to_id(text))
+    learned = plain.get_vocab()
+    pieces = sorted(learned, key=lambda text: learned[text])
     tokens = ["<unk>", "<s>", "</s>", "<pad>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
     types = [2, 3, 3, 3, *[6] * 256, *[1] * len(pieces)]
     scores = [0.0] * 260 + [-float(rank) for rank in range(len(pieces))]

@@ -222,7 +222,7 @@ def test_asked_tokens_stay_with_all_their_pieces(text: list[Path], tmp_path: Pat
     trimming = prepare(open_source(tmp_path / "m", target=tmp_path / "x"), text)
     old = trimming.tokenizer.backend
     rare = int(trimming.text.counts.argmin()) if (trimming.text.counts == 0).any() else 650
-    asked = [old.id_to_token(rare), " attribute references"]
+    asked = [str(old.id_to_token(rare)), " attribute references"]
     trim(tmp_path / "m", tmp_path / "x", text=text, keep=330, keep_tokens=asked)
     olds = set(id_map(tmp_path / "x").tolist())
     assert {rare, *old.encode(asked[1], add_special_tokens=False).ids} <= olds
@@ -382,7 +382,7 @@ def test_what_cannot_be_trimmed_is_refused(text: list[Path], tmp_path: Path) -> 
         ({"keep": 400, "ladder": [100]}, "259 tokens must stay"),
     ):
         with pytest.raises(BadRequest, match=said):
-            trim(tmp_path / "m", target, text=text, **options)  # type: ignore[arg-type]
+            trim(tmp_path / "m", target, text=text, **options)
     (tmp_path / "short.txt").write_text("a few words")
     with pytest.raises(BadRequest, match="too few"):
         trim(tmp_path / "m", target, text=[tmp_path / "short.txt"], keep=400)
@@ -402,3 +402,15 @@ def test_what_cannot_be_trimmed_is_refused(text: list[Path], tmp_path: Path) -> 
     with pytest.raises(BadRequest, match=r"no tokenizer\.json"):
         trim(tmp_path / "m", target, text=text, keep=400)
     assert not target.exists()
+
+
+def test_tokens_that_are_not_utf8_keep_their_bytes_at_another_place() -> None:
+    import struct
+
+    from tiebeam.checkpoint.write.gguf import _strings
+
+    def stored(*texts: bytes) -> bytes:
+        return b"".join(struct.pack("<Q", len(text)) + text for text in texts)
+
+    old = stored(b"a", b"\xff", b"b", "\ufffd".encode() + b"x")
+    assert b"".join(_strings(["\ufffd", "b", "\ufffdx"], old)) == stored(b"\xff", b"b", "\ufffd".encode() + b"x")

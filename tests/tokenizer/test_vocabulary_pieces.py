@@ -38,9 +38,10 @@ def test_a_token_that_no_merge_reaches_needs_nothing() -> None:
 @pytest.mark.parametrize("affix", ["end_of_word_suffix", "continuing_subword_prefix"])
 def test_marks_of_words_are_part_of_the_symbols(affix: str) -> None:
     mark = {"end_of_word_suffix": "</w>", "continuing_subword_prefix": "##"}[affix]
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", **{affix: mark}))
+    options: dict[str, Any] = {affix: mark}
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", **options))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False, **{affix: mark})
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False, **options)
     tokenizer.train_from_iterator([prose()], trainer)
     document = json.loads(tokenizer.to_str())
     pieces = read_pieces(document)
