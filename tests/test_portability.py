@@ -22,7 +22,8 @@ EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # inspect, doctor, tie, untie, extend, merge; locks, staging and reading below them
 CORE = [
     "test_fs.py", "checkpoint/test_files.py", "checkpoint/test_open.py", "checkpoint/write", "cli/test_inspect.py",
-    "cli/test_doctor.py", "cli/test_doctor_inputs.py", "cli/test_surgery.py", "cli/test_extend.py", "cli/test_merge.py",
+    "cli/test_doctor.py", "cli/test_doctor_inputs.py", "cli/test_surgery.py", "cli/test_extend.py", "cli/test_trim.py",
+    "cli/test_merge.py",
     "doctor/test_fix.py", "surgery/test_states.py", "surgery/test_writing_out.py", "surgery/test_merge_bases.py",
 ]  # fmt: skip
 # What these state holds only where the system has hard links, or swaps two directories at once: without them files are
