@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,7 +213,7 @@ def test_a_directory_with_other_content_is_an_error(corpus, tiny, tmp_path):
 
 def test_minutes_become_the_same_number_of_steps_for_every_run_and_are_kept(corpus, tiny, tmp_path):
     base = replace(tiny(), steps=None, minutes=0.001)
-    options = {"bigram_dim": 8, "bigram_steps": 5, "widths": (8, 16)}
+    options: dict[str, Any] = {"bigram_dim": 8, "bigram_steps": 5, "widths": (8, 16)}
     found = compare(base, corpus, tmp_path / "R", **options)
     steps = {cell["steps"] for cell in found.document["ladder"]["cells"]}
     assert steps == {json.loads((tmp_path / "R" / "compare.json").read_text())["steps"]}

@@ -1,6 +1,7 @@
 """The sweep: it picks the lowest held-out loss, reports the sensitivity, and warns at the edge."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_the_exponent_over_widths_is_named(power, name):
 
 
 def test_a_comparison_uses_and_keeps_the_swept_rates(corpus, tiny, tmp_path):
-    options = {"bigram_dim": 8, "bigram_steps": 5, "sweep_rates": True}
+    options: dict[str, Any] = {"bigram_dim": 8, "bigram_steps": 5, "sweep_rates": True}
     found = compare(tiny(steps=4), corpus, tmp_path / "R", **options)
     best = {(row["variant"], row["role"]): row["best"] for row in found.document["sweep"]["rows"]}
     tied, untied = found.document["ladder"]["cells"]

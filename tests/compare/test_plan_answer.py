@@ -1,8 +1,8 @@
 """A planned model on the measured trend: what is measured, what is extrapolated, and what known models do."""
 
 import pytest
-from tests.compare.test_verdict import answer
 
+from helpers.comparison_answers import answer
 from tiebeam.budget import price
 from tiebeam.cli.plan import planned_model
 from tiebeam.compare.document import Cell, Gap

@@ -302,6 +302,15 @@ def test_a_sweep_and_a_planned_model_have_their_sections(comparison, show, tmp_p
     assert stage.get_attribute("aria-valuetext") == "learning rate 0.02: width 8 2.0000; width 16 2.0000"
 
 
+def test_the_table_of_models_has_the_numbers_of_the_ladder_and_says_which_held_out_text(comparison, show):
+    section = show().locator("h2", has_text="Models").locator("xpath=following-sibling::div")
+    rows = [row.locator("td").all_inner_texts() for row in section.first.locator("tbody tr").all()]
+    cells = comparison.document["ladder"]["cells"]
+    assert [row[:3] for row in rows] == [[f"{c['width']}", f"{c['bpb']:.4f}", f"{c['params']:,}"] for c in cells]
+    whole = comparison.document["runs"][0]["val_tokens"]
+    assert f"on all {whole:,} held-out tokens" in section.nth(1).inner_text()
+
+
 def test_the_note_says_what_the_intervals_contain(comparison, show):
     note = show().locator("main .note").first.inner_text()
     assert comparison.document["verdict"]["note"] in note

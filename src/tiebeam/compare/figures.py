@@ -78,11 +78,9 @@ def _colours(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
 
 
-def _held_out(figure: Any, document: dict[str, Any]) -> bool | None:
+def _held_out(figure: Any, document: dict[str, Any]) -> None:
     """Held-out curves, a panel for each width of the first vocabulary."""
-    ladder = document.get("ladder")
-    if not ladder or not ladder["cells"]:
-        return False
+    ladder = document["ladder"]
     panels = figure.subplots(1, len(ladder["widths"]), squeeze=False)[0]
     for axes, width in zip(panels, ladder["widths"], strict=True):
         labelled: set[str] = set()
@@ -96,13 +94,12 @@ def _held_out(figure: Any, document: dict[str, Any]) -> bool | None:
         axes.set_xlabel("steps")
     panels[0].set_ylabel("held-out bits per byte")
     panels[0].legend()
-    return None
 
 
 def _gap(figure: Any, document: dict[str, Any]) -> bool | None:
     """The gap to the baseline at equal steps, with 95% intervals, against the width."""
-    ladder = document.get("ladder")
-    if not ladder or not ladder["gaps"]:
+    ladder = document["ladder"]
+    if not ladder["gaps"]:
         return False
     axes = figure.subplots()
     colours = _colours(document)

@@ -19,7 +19,7 @@ def chart_data(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Rows of a held-out or training curve are [step, seconds, tokens, value]; a gap is [difference, low, high].
     """
-    ladder = document.get("ladder") or {"cells": (), "gaps": (), "baseline": document["variants"][0]["name"]}
+    ladder = document["ladder"]
     return {
         "variants": {
             v["name"]: {"title": visible(v["title"]), "colour": v["colour"], "dash": _DASHES[i % len(_DASHES)]}

@@ -13,23 +13,45 @@ from tiebeam.compare.report_data import matrices_of
 from tiebeam.compare.report_tables import dot, plus_minus, table
 
 
+def ladder_table(document: dict[str, Any]) -> str:
+    """Every variant at every width: the numbers that the answers compare, as the mean over seeds."""
+    colours = {v["name"]: (v["title"], v["colour"]) for v in document["variants"]}
+    groups: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for cell in document["ladder"]["cells"]:
+        groups.setdefault((cell["variant"], cell["width"], cell["vocab"]), []).append(cell)
+    vocabs = len(document["ladder"]["vocabs"]) > 1
+    rows = []
+    for (name, width, vocab), alike in groups.items():
+        title, colour = colours[name]
+        bpb, steps, seconds, speed = (
+            sum(cell[key] for cell in alike) / len(alike) for key in ("bpb", "steps", "seconds", "tokens_per_second")
+        )
+        shape = [f"{width:,}", *([f"{vocab:,}"] if vocabs else [])]
+        sizes = [f"{alike[0]['params']:,}", human_bytes(round(alike[0]["packed_bytes"]))]
+        last = [f"{steps:,.0f}", f"{seconds:,.0f}", f"{speed:,.0f}"]
+        rows.append([f"{dot(colour)}{escape(title)}", *shape, f"{bpb:.4f}", *sizes, *last])
+    heads = ["", "width", *(["vocabulary"] if vocabs else []), "bits per byte", "parameters", "packed", "steps"]
+    return table([*heads, "seconds", "tokens/s"], rows)
+
+
 def variants(document: dict[str, Any]) -> str:
+    """The widest models, measured on the whole held-out text."""
+    memory = any(v["peak_bytes"] is not None for v in document["variants"])
     rows = []
     for v in document["variants"]:
+        peak = human_bytes(round(v["peak_bytes"])) if v["peak_bytes"] is not None else "–"
         rows.append(
             [
                 f"{dot(v['colour'])}{escape(v['title'])}",
                 plus_minus(v["val_bpb"], v["val_bpb_error"]),
+                plus_minus(v["packed_bpb"], v["packed_bpb_error"]),
                 f"{v['params']:,}",
                 human_bytes(round(v["disk_bytes"])),
                 human_bytes(round(v["packed_bytes"])),
-                plus_minus(v["packed_bpb"], v["packed_bpb_error"]),
-                f"{v['steps']:,.0f}",
-                f"{v['tokens_per_second']:,.0f}" if v["tokens_per_second"] else "–",
-                human_bytes(round(v["peak_bytes"])) if v["peak_bytes"] is not None else "–",
+                *([peak] if memory else []),
             ]
         )
-    heads = ["", "bits per byte", "parameters", "on disk", "packed", "packed bpb", "steps", "tokens/s", "peak memory"]
+    heads = ["", "bits per byte", "packed bpb", "parameters", "on disk", "packed"] + ["peak memory"] * memory
     notes = [f"{escape(v['title'])}: {escape(v['note'])}." for v in document["variants"] if v["note"]]
     if any(v["name"] == "bridge" for v in document["variants"]):
         notes.append(
@@ -39,9 +61,13 @@ def variants(document: dict[str, Any]) -> str:
     errors = "± is the standard error over seeds. " if len(document["seeds"]) > 1 else ""
     notes.append(
         f"{errors}Packed: matrices in int8, embedding and LM head in fp16, compressed; its loss is measured after "
-        "unpacking. Peak memory is the memory growth of each run's subprocess."
+        "unpacking." + " Peak memory is the memory growth of each run's subprocess." * memory
     )
-    return table(heads, rows) + f'<p class="note">{" ".join(notes)}</p>'
+    caption = (
+        f"The models of {_shape(document)} on all {document['runs'][0]['val_tokens']:,} held-out tokens. The answers "
+        f"above use {document['ladder']['held_out']['tokens']:,} of them, the same at every check."
+    )
+    return table(heads, rows, caption=caption) + f'<p class="note">{" ".join(notes)}</p>'
 
 
 def _bands_caption(document: dict[str, Any]) -> str:

@@ -39,7 +39,8 @@ def page(document: dict[str, Any], figures: dict[str, str]) -> str:
         *_charts(document),
         *variant_gaps(document),
         *sweep_section(document),
-        "<h2>Variants</h2>",
+        "<h2>Models</h2>",
+        exhibits.ladder_table(document),
         exhibits.variants(document),
         *exhibits.matrices(document, figures),
         *exhibits.direct_path(document, figures),
@@ -65,10 +66,7 @@ def page(document: dict[str, Any], figures: dict[str, str]) -> str:
 
 
 def _charts(document: Mapping[str, Any]) -> Iterable[str]:
-    ladder = document.get("ladder")
-    if not ladder:
-        return
-    held_out = ladder["held_out"]
+    held_out = document["ladder"]["held_out"]
     yield "<h2>Curves</h2>"
     yield (
         f"<p>Held-out loss on the same {held_out['tokens']:,} tokens of {held_out['documents']:,} documents at every "
@@ -89,9 +87,8 @@ def _title(document: Mapping[str, Any]) -> str:
 
 def _about(document: Mapping[str, Any]) -> str:
     """'Widths 64, 128 and 256; vocabulary 2,048; seed 0; trained on 11 MB of text.'"""
-    ladder, corpus = document.get("ladder"), document["corpus"]
-    widths = ladder["widths"] if ladder else [document["runs"][0]["settings"]["dim"]]
-    vocabs = [f"{v:,}" for v in (ladder["vocabs"] if ladder else [corpus["vocab"]])]
+    ladder, corpus = document["ladder"], document["corpus"]
+    widths, vocabs = ladder["widths"], [f"{v:,}" for v in ladder["vocabs"]]
     seeds = document["seeds"]
     return (
         f"{'Widths' if len(widths) > 1 else 'Width'} {_listed(widths)}, "

@@ -130,7 +130,7 @@ def certainty(answer: Answer) -> str:
         return f"Intervals: 95%, paired over {over} and {answer.seeds} seeds. {scope}"
     return (
         f"Intervals: 95%, paired over {over}; one seed, so they allow for a variation between seeds of "
-        f"{SEED_ERROR:g} bits per byte (bench/aa.py) instead of measuring it. {scope}"
+        f"{SEED_ERROR:g} bits per byte instead of measuring it. {scope}"
     )
 
 

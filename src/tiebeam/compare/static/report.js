@@ -97,7 +97,8 @@ function matrices() {
   place("matrices").append(...found.map(figure));
 }
 
-if (data.cells.length) { training(); ladder(); }
+training();
+ladder();
 sweep();
 matrices();
 document.documentElement.dataset.ready = "true";
