@@ -68,7 +68,7 @@ def tie(
     rank          with joint: columns of the table; None: the width of the model
     exact_rows    with joint: store this many of the worst-fitted rows exactly
     distill       with joint: minutes of distillation from the original model
-    expand        with joint: write two ordinary matrices, for loaders other than tiebeam
+    expand        with joint: write two ordinary matrices, for loaders other than tiebeam and transformers
     embed, head   tensor names, for an architecture that tiebeam does not know
     dtype         what a GGUF is dequantized to when `target` is a directory: "F32", "F16" or "BF16"
     force, link, proof, durable, progress, engine, device   see `tiebeam.surgery.execute`
@@ -84,10 +84,12 @@ def tie(
     if not joint:
         return execute(plan_tie(opened) if keep is None else plan_keep(opened, keep), where, **options)
     from tiebeam.surgery.joint.joint_tie import fit_joint
-    from tiebeam.surgery.loss_effect import read_texts
+    from tiebeam.surgery.loss_effect import read_documents
 
     files = [os.fspath(text)] if isinstance(text, str | os.PathLike) else [os.fspath(path) for path in text]
-    fitted = fit_joint(opened, read_texts(files) if files else None, rank=rank, exact_rows=exact_rows, **running)
+    documents = read_documents(files) if files else None
+    confirm = bool(distill) or not proof
+    fitted = fit_joint(opened, documents, rank=rank, exact_rows=exact_rows, confirm=confirm, **running)
     if distill:
         fitted, _ = fitted.distilled(distill, where.path, progress)
     return fitted.write(where, expand=expand, **options)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,10 +75,12 @@ class Decoder(EngineBase):
         embed: str | None = None,
         head: str | None = None,
         dtype: str = "float32",
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Decoder:
         """Open a model to run it. `embed` and `head` name the tensors where they cannot be found.
 
-        `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16.
+        `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16. `progress` is
+        called with (layers read, layers).
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         weights = Weights(checkpoint, dtype)
@@ -92,7 +94,11 @@ class Decoder(EngineBase):
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
             opening = readers.submit(open_tables, weights, spec, names, config, embed, head)
-            blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
+            blocks = []
+            progress(0, len(spec.layers))
+            for block in readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))):
+                blocks.append(block)
+                progress(len(blocks), len(spec.layers))
             tables = opening.result()
         final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(

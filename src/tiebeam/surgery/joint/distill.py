@@ -79,10 +79,11 @@ def _distill(
     progress: Callable[[int, int], None],
 ) -> Distilled:  # fmt: skip
     torch, decoder = _torch(), held_out.original
+    assert fitted.after
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
         state.load(keep_at)
-    teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
+    teacher = calibration.hidden  # [t, D] each
     W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales
@@ -109,6 +110,7 @@ def _distill(
             state.save(keep_at)
         progress(min(int(100 * state.minutes / minutes), 100), 100)
     progress(100, 100)
+    assert best.after
     return Distilled(best, fitted.after, best.after, state.rounds, state.minutes)
 
 
@@ -149,6 +151,8 @@ KIND = Kind("the state of a distillation", _is_state, lambda name: name == STATE
 
 
 def _better(one: Fit, other: Fit) -> Fit:
+    assert one.after
+    assert other.after
     return other if other.after.kl < one.after.kl else one
 
 
