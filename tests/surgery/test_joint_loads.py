@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tiebeam
+from helpers.tiny_ggufs import options, write_gguf
 from helpers.tiny_models import build
-from tiebeam.decode import Decoder, open_engine
+from tiebeam.decode import Decoder, engine_name, open_engine
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery import execute, open_source
 from tiebeam.surgery.joint import Recipe, fit_joint
+from tiebeam.surgery.joint.joint_tie import open_original
 
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "phi3"]
 IDS = list(range(4, 40))
@@ -222,3 +224,16 @@ def test_a_damaged_entry_is_refused(joint, tmp_path, entry, sentence):
 def test_rows_are_not_added_to_a_joint_table(joint):
     with pytest.raises(NotImplementedError, match="before `tiebeam tie --joint`"):
         tiebeam.load(joint).resize_token_embeddings(100)
+
+
+def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path):
+    model = build("llama", tie_word_embeddings=False, **options("llama"))
+    source = open_source(write_gguf(model, tmp_path / "m.gguf"), target=tmp_path / "joint")
+    engines = [open_original(source, name, None, lambda done, total: None) for name in ("numpy", "transformers")]
+    assert engine_name(engines[1]) == "transformers"
+    assert np.allclose(engines[0].logits(IDS), engines[1].logits(IDS), atol=1e-5)
+
+
+def test_a_device_that_is_not_there_is_refused_in_one_sentence(joint):
+    with pytest.raises(BadRequest, match="device 'cuda' cannot be used"):
+        fit_joint(open_source(joint.parent / "model"), "w1 w2 " * 400, rank=8, device="cuda")

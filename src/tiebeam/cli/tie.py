@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
     help="With --joint: distil from the original model for MINUTES (extra [train]). An interrupted run resumes.",
 )  # fmt: skip
+@click.option(
+    "--tokens", type=click.IntRange(min=256), default=16384, show_default=True, metavar="N",
+    help="With --joint: run N tokens of --text to calibrate. More are better and take longer.",
+)  # fmt: skip
 @click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices, for any loader.")
 @click.option(
     "--text", "texts", multiple=True, metavar="FILE",
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
     device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
-    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, expand: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, tokens: int, expand: bool,
     texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.
@@ -94,7 +98,7 @@ def command(
 
             documents = read_documents(texts) if texts else None
             fitted = fit_joint(
-                opened, documents, rank=rank, exact_rows=exact_rows, progress=progress,
+                opened, documents, rank=rank, exact_rows=exact_rows, tokens=tokens, progress=progress,
                 confirm=where is None or bool(distill) or no_proof, **running,
             )  # fmt: skip
             _joint(fitted, where, distill, expand, as_json, options)

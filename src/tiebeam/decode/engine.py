@@ -31,6 +31,7 @@ from tiebeam.families import Scales
 if TYPE_CHECKING:
     from tiebeam.decode.numpy.decoder import Token
     from tiebeam.decode.perplexity import Perplexity
+    from tiebeam.decode.transformers import Converted
     from tiebeam.tokenizer import Tokenizer
 
 Array = NDArray[Any]
@@ -232,6 +233,7 @@ def open_engine(
     head: str | None = None,
     dtype: str = "float32",
     progress: Callable[[int, int], None] = lambda done, total: None,
+    converted: Converted | None = None,
 ) -> Engine:
     """Open a model to run it.
 
@@ -239,7 +241,7 @@ def open_engine(
     torch device such as "cuda"; anything but "cpu" needs transformers. `embed` and `head` name the tensors of the
     vocabulary pair where they are not under the family's names. `dtype` is the type of the weights: numpy rounds
     them to a 16-bit type and computes in float32, transformers holds them in it and computes in it. `progress` is
-    called with (layers read, layers).
+    called with (layers read, layers). `converted` is what transformers gets in place of a format that it does not read.
     """
     if engine not in ENGINES:
         raise BadRequest(f"engine={engine!r} is not one of {', '.join(ENGINES)}")
@@ -256,7 +258,9 @@ def open_engine(
 
     progress(0, 1)
     try:
-        return TransformersEngine.open(checkpoint, device=device or "cpu", embed=embed, head=head, dtype=dtype)
+        return TransformersEngine.open(
+            checkpoint, device=device or "cpu", embed=embed, head=head, dtype=dtype, converted=converted
+        )
     except MissingExtra:
         if engine == "auto" and why_not:
             raise MissingExtra(f"{why_not}; the transformers engine, which may run it,", "hf") from None

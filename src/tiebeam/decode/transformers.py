@@ -45,9 +45,17 @@ class ModelSizes:
     scales: Scales
 
 
-def _scales(checkpoint: Checkpoint) -> Scales:
+@dataclass(frozen=True)
+class Converted:
+    """A checkpoint of another format as transformers takes it: config.json, and its tensors by their names there."""
+
+    config: Mapping[str, Any]
+    tensors: Callable[[], Iterator[tuple[str, Array]]]
+
+
+def _scales(config: Mapping[str, Any] | None) -> Scales:
     """The family's scales; 1 where the architecture is not in the table."""
-    config = checkpoint.config or {}
+    config = config or {}
     architecture = lookup(config.get("model_type"))
     return Scales() if architecture is None else scales(config, architecture)
 
@@ -83,19 +91,22 @@ class TransformersEngine(EngineBase):
         embed: str | None = None,
         head: str | None = None,
         dtype: str = "float32",
+        converted: Converted | None = None,
     ) -> TransformersEngine:
         _import()
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        if converted is not None:
+            embed = head = None  # the pair has its usual names after the conversion
         for name in (embed, head):
             if name is not None and name not in checkpoint.tensors:
                 raise BadRequest(f"{name!r} is not in this checkpoint")
-        model = load(checkpoint, dtype=dtype, device=device, given=bool(embed or head))
+        model = load(checkpoint, dtype=dtype, device=device, given=bool(embed or head), converted=converted)
         config = model.config.get_text_config()
         limits = [value for key in _CONTEXT_KEYS if type(value := getattr(config, key, None)) is int and value > 0]
         sizes = ModelSizes(
             context=limits[0] if limits else _UNLIMITED,
             dim=_width(model.get_output_embeddings()),
-            scales=_scales(checkpoint),
+            scales=_scales(checkpoint.config if converted is None else converted.config),
         )
         engine = cls(checkpoint.source, sizes, model, checkpoint)
         given = [Table(checkpoint.tensor(name).astype(np.float32)) if name else None for name in (embed, head)]
@@ -197,7 +208,12 @@ class TransformersEngine(EngineBase):
 
 
 def load(
-    source: str | os.PathLike[str] | Checkpoint, *, dtype: str = "float32", device: str = "cpu", given: bool = False
+    source: str | os.PathLike[str] | Checkpoint,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    given: bool = False,
+    converted: Converted | None = None,
 ) -> Any:
     """The transformers model of a checkpoint, in evaluation mode (extra [hf]).
 
@@ -209,12 +225,13 @@ def load(
         model.generate(**tokenizer("Once upon a time", return_tensors="pt").to("cuda"))
         model.save_pretrained("./trained")
 
-    `given`: the head may be missing, because the caller has one.
+    `given`: the head may be missing, because the caller has one. `converted`: the weights to use in place of those of
+    the checkpoint.
     """
     torch, transformers = _import()
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     with _quiet(transformers):
-        model = _load(transformers, checkpoint, getattr(torch, dtype), given)
+        model = _load(transformers, checkpoint, getattr(torch, dtype), given, converted)
     try:
         return model.eval().to(device)
     except (RuntimeError, AssertionError) as error:
@@ -228,7 +245,7 @@ def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
     """
     torch, transformers = _import()
     with _quiet(transformers), _as_unreadable(checkpoint):
-        config = _config(transformers, checkpoint)
+        config = _config(transformers, checkpoint, checkpoint.config)
         with torch.device("meta"):
             model = _causal_class(transformers, config, checkpoint.config or {})(config)
     norms = [
@@ -248,7 +265,7 @@ def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
     missing = next((key for key in stored if key not in checkpoint.tensors), None)
     if missing is not None:
         raise UnreadableInput(f"{checkpoint.source} stores no {name}")
-    weights = [_read(checkpoint, key, torch.float32) for key in stored]
+    weights = [_typed(checkpoint.tensor(key), torch.float32) for key in stored]
     norm.load_state_dict(dict(zip(norm.state_dict(), weights, strict=True)), assign=True)
 
     def apply(x: Array) -> Array:  # [n, D] -> [n, D]
@@ -267,14 +284,18 @@ def _import() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
+def _load(
+    transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool, converted: Converted | None = None
+) -> Any:
     """The model with the checkpoint's weights. `given`: embed and head were given, so the head may be missing."""
     with _as_unreadable(checkpoint):
-        config = _config(transformers, checkpoint)
-        kind = _causal_class(transformers, config, checkpoint.config or {})
+        stored = checkpoint.config if converted is None else converted.config
+        config = _config(transformers, checkpoint, stored)
+        kind = _causal_class(transformers, config, stored or {})
         if is_joint(checkpoint):
             kind = _joint_class(kind, config, checkpoint)
-        weights = {name: _read(checkpoint, name, dtype) for name in checkpoint.tensors}
+        read = ((name, checkpoint.tensor(name)) for name in checkpoint.tensors)
+        weights = {name: _typed(x, dtype) for name, x in (read if converted is None else converted.tensors())}
         model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
         raise UnreadableInput(f"{type(model).__name__} has no embedding or no LM head")
@@ -291,9 +312,8 @@ def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) ->
     return model.to(dtype)
 
 
-def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
-    config = checkpoint.config
-    if checkpoint.format == "gguf":
+def _config(transformers: Any, checkpoint: Checkpoint, config: Mapping[str, Any] | None) -> Any:
+    if checkpoint.format == "gguf" and config is None:
         raise UnreadableInput("the transformers engine does not run GGUF files")
     if config is None or not isinstance(config.get("model_type"), str):
         raise UnreadableInput(f"{checkpoint.source} has no config.json with a model_type")
@@ -346,10 +366,10 @@ def _table(part: Any, instead: torch.Tensor | None) -> Table:
     return Table(_numpy(joint.table), _numpy(getattr(joint, f"{role}_map")), ids, exact)
 
 
-def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
     import torch
 
-    values = torch.from_numpy(np.array(checkpoint.tensor(name)))
+    values = torch.from_numpy(np.array(stored))
     return values.to(dtype) if values.is_floating_point() else values
 
 

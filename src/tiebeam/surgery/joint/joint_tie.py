@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tiebeam.checkpoint import Checkpoint
+from tiebeam.checkpoint import Checkpoint, dtypes
+from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.decode.numpy.ops import log_softmax
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.surgery.execute import Target, execute
@@ -146,24 +147,35 @@ def fit_joint(
             'joint=True needs text="FILE": the fit weights rows and directions by text like that which the model will '
             "read; unweighted, the same table costs several nats per token instead of a few hundredths"
         )
-    original = _open(source, engine, device, _stage(progress, "opening the model"))
+    original = open_original(source, engine, device, _stage(progress, "opening the model"))
     calibration = calibrate(original, text, tokens, progress=_stage(progress, "calibrating"))
     held_out = HeldOut(original, calibration.held_out, calibration.held_out_hidden)
     fitted = fit(held_out, rows, calibration, recipe, progress or no_progress, confirm)
     return JointFit(source, held_out, calibration, fitted, device, progress)
 
 
-def _open(source: Source, engine: str, device: str | None, progress: Callable[[int, int], None]) -> Engine:
+def open_original(source: Source, engine: str, device: str | None, progress: Callable[[int, int], None]) -> Engine:
+    """The engine that runs the source: transformers on a device, or if asked for. A GGUF is dequantised for it."""
     from tiebeam.decode import open_engine
+    from tiebeam.decode.transformers import Converted
 
     pair = source.report.pair
     assert pair.embed
     assert pair.head
     options: dict[str, Any] = {"embed": pair.embed.name, "head": pair.head.name, "progress": progress}
+    if source.converted and source.checkpoint.format == "gguf":
+        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source))
     try:
         return open_engine(source.checkpoint, engine=engine, device=device, **options)
     except UnreadableInput as error:
         raise UnreadableInput(f"joint=True must run the model to calibrate, which is not possible: {error}") from None
+
+
+def _tensors(source: Source) -> Iterator[tuple[str, Any]]:
+    """The tensors of a GGUF as they will be written, for an engine that does not read GGUF."""
+    for entry in (entry for shard in source.layout.shards for entry in shard.entries):
+        assert isinstance(entry.content, Made)
+        yield entry.name, dtypes.decode(entry.dtype, b"".join(entry.content.blocks()), entry.shape)
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:
