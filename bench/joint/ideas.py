@@ -34,7 +34,7 @@ LENGTH = 512
 
 def recipes(rank: int, vocab: int, dim: int) -> dict[str, Recipe]:
     """Each recipe adds one idea to the one before it."""
-    alike = Recipe(rank, power=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0, passes=0)
+    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0, passes=0)
     counts = replace(alike, uniform=1e-9)
     metric = replace(counts, ridge=0.1, probe=True)
     predicted = replace(metric, predicted=0.5, uniform=0.02)
@@ -48,6 +48,7 @@ def recipes(rank: int, vocab: int, dim: int) -> dict[str, Recipe]:
         "+ rows also weighted by the model's predictions": predicted,
         "+ weights to the power 0.75": even,
         "+ weights to the power 0.5": replace(even, power=0.5),
+        "+ power and balance chosen on held-out text": replace(default, passes=0),
         "+ refined rows (default)": default,
         f"+ the {few} worst rows exact": replace(default, exact_rows=few),
         f"+ the {4 * few} worst rows exact": replace(default, exact_rows=4 * few),
@@ -129,7 +130,7 @@ def main() -> None:
         for test in tests.values():
             ids = np.concatenate([np.asarray(run) for run in test.runs])
             wrong = engine.embed.lookup(ids) - embed.lookup(ids)
-            read = 0.5 * fitted.spectrum.balance**2 * float((wrong**2).sum(1).mean())
+            read = 0.5 * fitted.sensitivity * float((wrong**2).sum(1).mean())
             cell = f"{test.measure(joined, layers=False).kl:.4f} + {read:.4f}"
             if options.confirm:
                 after = test.measure(joined)

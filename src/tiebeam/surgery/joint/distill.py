@@ -162,7 +162,7 @@ class _State:
     def __init__(self, torch: Any, rows: Rows, calibration: Calibration, fitted: Fit) -> None:
         self.torch = torch
         self.dim = len(calibration.C)
-        self.balance = fitted.spectrum.balance
+        self.sensitivity = fitted.sensitivity
         self.exact = torch.from_numpy(fitted.exact)
         factors, V = fitted.factors, len(calibration.counts)
         table = np.concatenate([factors.rows(rows, *block) for block in row_blocks(V, self.dim)])
@@ -191,7 +191,7 @@ class _State:
                 logits = logits.index_copy(1, self.exact, g[part] @ W[self.exact].T)
             kl = (target.exp() * (target - _log_softmax(torch, logits, scales))).sum(1).mean()
             wrong = E[ids[part]] - S[ids[part]] @ A
-            loss = kl + 0.5 * self.balance**2 * wrong.square().sum(1).mean()
+            loss = kl + 0.5 * self.sensitivity * wrong.square().sum(1).mean()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()

@@ -38,7 +38,8 @@ Array = NDArray[Any]
 Stage = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
 
-POWERS = (0.5, 0.75)
+POWERS = (0.75, 0.5)
+BALANCES = (1.0, 0.5, 0.25)  # tried in this order while the cost falls
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 _NEARLY = 1.02  # prefer more even row weights if their cost is at most 2% worse: they generalise to other text
 _FEW = 1024  # held-out tokens that candidates are compared on
@@ -49,8 +50,8 @@ class Recipe:
     """Settings of a fit.
 
     rank, exact_rows     columns of the table; number of rows stored exactly
-    power                None: chosen on held-out text
-    balance              relative to the measured sensitivity, or to equal energy
+    power, balance       None: chosen on held-out text; the balance is relative to the measured sensitivity, or to equal
+                         energy
     probe                measure the sensitivity; False: embedding and head have equal energy
     ridge                regularisation of the metric C; None: do not use the metric
     predicted, uniform   share of the model's predictions, and of a constant, in the row weights
@@ -60,7 +61,7 @@ class Recipe:
     rank: int
     exact_rows: int = 0
     power: float | None = None
-    balance: float = 1.0
+    balance: float | None = None
     probe: bool = True
     ridge: float | None = 0.1
     predicted: float = 0.5
@@ -78,8 +79,10 @@ class Fit:
     exact: Array  # ids, ascending
     before: Measured
     after: Measured | None
-    tried: tuple[tuple[float, float], ...]
-    """(power, cost) of every candidate."""
+    tried: tuple[tuple[float, float, float], ...]
+    """(power, balance, cost) of every candidate."""
+    sensitivity: float = 1.0
+    """Twice the cost, in nats, of an error of norm 1 in an embedding."""
     refined: tuple[float, float] | None = None
     """The cost on held-out text before and after the refinement."""
 
@@ -126,23 +129,45 @@ def fit(
     D, engine = len(calibration.C), held_out.original
     roots = (np.eye(D), np.eye(D)) if recipe.ridge is None else square_roots(calibration.metric(recipe.ridge))
     powers = POWERS if recipe.power is None else (recipe.power,)
+    balances = BALANCES if recipe.balance is None else (recipe.balance,)
+    most, found = len(balances) + len(powers) - 1, list[tuple[float, Fit]]()
+    progress("fitting", 0, most)
     unit: float | None = None
-    found: list[tuple[float, Fit]] = []
-    progress("fitting", 0, len(powers))
-    for power in powers:
-        moments = moments_of(rows, calibration.weights(recipe.predicted, recipe.uniform, power), D)
-        if recipe.probe and unit is None:
+
+    def candidate(moments: Moments, power: float, balance: float) -> float:
+        nonlocal unit
+        if unit is None and not recipe.probe:
+            unit = equal_energy(moments, roots[0])
+        elif unit is None:
             norm = float(np.sqrt(np.trace(moments.embed)))
             stage = _stage(progress, "measuring sensitivity")
             unit = lookup_sensitivity(engine, calibration.runs, norm, calibration.hidden, stage) ** 0.5
-        balance = recipe.balance * (equal_energy(moments, roots[0]) if unit is None else unit)
-        fitted = _closed_form(rows, moments, roots, replace(recipe, power=power), balance, calibration, held_out)
-        found.append((_cost(rows, fitted, held_out, balance) if len(powers) > 1 else 0.0, fitted))
-        progress("fitting", len(found), len(powers))
-    best = min(cost for cost, _ in found)
-    chosen = next(fitted for cost, fitted in found if cost <= _NEARLY * max(best, 0.0) + 1e-6)
-    chosen = replace(chosen, tried=tuple((fitted.recipe.power or 1.0, cost) for cost, fitted in found))
-    del found
+        chosen = replace(recipe, power=power, balance=balance)
+        fitted = _closed_form(rows, moments, roots, chosen, unit, calibration, held_out)
+        found.append((_cost(rows, fitted, held_out) if most > 1 else 0.0, fitted))
+        progress("fitting", min(len(found), most - 1), most)
+        return found[-1][0]
+
+    def moments_for(power: float) -> Moments:
+        return moments_of(rows, calibration.weights(recipe.predicted, recipe.uniform, power), D)
+
+    moments, lowest = moments_for(powers[0]), float("inf")
+    for balance in balances:
+        cost = candidate(moments, powers[0], balance)
+        if cost > lowest:
+            break
+        lowest = cost
+    best = min(found, key=lambda pair: pair[0])[1].recipe.balance
+    assert best is not None
+    for power in powers[1:]:
+        candidate(moments_for(power), power, best)
+    progress("fitting", most, most)
+    lowest = min(cost for cost, _ in found)
+    even = [pair for pair in found if pair[0] <= _NEARLY * max(lowest, 0.0) + 1e-6]
+    chosen = min(even, key=lambda pair: (pair[1].recipe.power, pair[0]))[1]
+    tried = tuple((fit.recipe.power or 1.0, fit.recipe.balance or 1.0, cost) for cost, fit in found)
+    chosen = replace(chosen, tried=tried)
+    found.clear()
     if recipe.passes and recipe.rank < 2 * D:
         chosen = _refined(rows, chosen, calibration, held_out, _stage(progress, "refining"))
     if confirm:
@@ -156,9 +181,10 @@ def _stage(progress: Stage, name: str) -> Callable[[int, int], None]:
 
 
 def _closed_form(
-    rows: Rows, moments: Moments, roots: tuple[Array, Array], recipe: Recipe, balance: float, calibration: Calibration,
+    rows: Rows, moments: Moments, roots: tuple[Array, Array], recipe: Recipe, unit: float, calibration: Calibration,
     held_out: HeldOut,
 ) -> Fit:  # fmt: skip
+    balance = unit * (recipe.balance or 1.0)
     spectrum = spectrum_of(moments, roots, balance)
     exact = np.zeros(0, np.int64)
     if recipe.exact_rows and recipe.rank < len(spectrum.values):
@@ -166,16 +192,16 @@ def _closed_form(
         errors = row_errors(rows, spectrum, recipe.rank, importance)
         exact = np.sort(np.argsort(errors)[::-1][: recipe.exact_rows]).astype(np.int64)
         spectrum = spectrum_of(without_rows(moments, rows, exact), roots, balance)
-    return Fit(recipe, spectrum.factors(recipe.rank), spectrum, exact, held_out.before, None, ())
+    return Fit(recipe, spectrum.factors(recipe.rank), spectrum, exact, held_out.before, None, (), unit**2)
 
 
-def _cost(rows: Rows, fitted: Fit, held_out: HeldOut, balance: float) -> float:
+def _cost(rows: Rows, fitted: Fit, held_out: HeldOut) -> float:
     """Estimated KL in nats per token on the beginning of the held-out runs, without running a layer."""
     few = held_out.first(_FEW)
     embed, head = tables_of(rows, held_out.original.vocab, fitted.factors, fitted.exact)
     ids = np.concatenate([np.asarray(run) for run in few.runs])
     wrong = held_out.original.embed.lookup(ids) - embed.lookup(ids)
-    read = 0.5 * balance**2 * float(np.einsum("td,td->t", wrong, wrong, dtype=np.float64).mean())
+    read = 0.5 * fitted.sensitivity * float(np.einsum("td,td->t", wrong, wrong, dtype=np.float64).mean())
     return few.measure(held_out.original.with_tables(embed, head), layers=False).kl + read
 
 
@@ -193,7 +219,7 @@ def _refined(
         low, high = np.searchsorted(ids, (start, stop))
         E[low:high], W[low:high] = e[ids[low:high] - start], w[ids[low:high] - start]
     problem = HeadProblem(
-        E, W, fitted.spectrum.balance**2 * calibration.read[ids], factors.embed_map, factors.head_map,
+        E, W, fitted.sensitivity * calibration.read[ids], factors.embed_map, factors.head_map,
         np.isin(ids, fitted.exact), held_out.original.spec.scales,
     )  # fmt: skip
     few = held_out.first(_FEW).states

@@ -24,7 +24,7 @@ from tiebeam.families import Scales
 
 Array = NDArray[Any]
 
-ROWS = 8192  # rows that are trained, the most likely first
+ROWS = 12288  # rows that are trained, the most likely first
 PASSES = 4  # over the stored hidden states
 LEARNING_RATE = 3e-3  # times the root mean square of the trained rows; falls to zero
 _BATCH = 512  # positions per step
