@@ -237,3 +237,7 @@ def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path):
 def test_a_device_that_is_not_there_is_refused_in_one_sentence(joint):
     with pytest.raises(BadRequest, match="device 'cuda' cannot be used"):
         fit_joint(open_source(joint.parent / "model"), "w1 w2 " * 400, rank=8, device="cuda")
+
+
+def test_the_doctor_has_no_finding_and_offers_no_fix(joint):
+    assert tiebeam.diagnose(joint).findings == ()
