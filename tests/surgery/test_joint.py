@@ -165,6 +165,12 @@ def test_of_many_files_whole_files_are_held_out():
     assert sorted([*fitted, *held_out]) == sorted(texts)
 
 
+def test_of_many_files_of_different_lengths_the_end_of_each_is_held_out():
+    texts = ["one two three four five six seven eight " * 50, *["x"] * 7]
+    assert split_documents(texts)[1][0].startswith(" ")
+    assert 0.1 < sum(map(len, split_documents(texts)[1])) / sum(map(len, texts)) < 0.15
+
+
 def test_of_a_few_files_the_end_of_each_is_held_out():
     texts = ["\n\n".join(f"{name} {i}" for i in range(100)) for name in "ab"]
     fitted, held_out = split_documents(texts)

@@ -112,7 +112,7 @@ def calibrate(
 
 
 def split_documents(texts: list[str]) -> tuple[list[str], list[str]]:
-    """(fitted, held out): of eight or more files every eighth is held out; of fewer, the end of each.
+    """(fitted, held out): of eight or more files every eighth is held out; else the end of each.
 
     What is held out is never between two pieces that are fitted: names and topics of a document would then be known,
     and the held-out loss would be too good.
@@ -120,8 +120,10 @@ def split_documents(texts: list[str]) -> tuple[list[str], list[str]]:
     >>> split_documents(["one two three four five six seven eight"])
     (['one two three four five six seven'], [' eight'])
     """
-    if len(texts) >= _HELD_OUT:
-        return [t for i, t in enumerate(texts) if i % _HELD_OUT != _HELD_OUT - 1], texts[_HELD_OUT - 1 :: _HELD_OUT]
+    whole = texts[_HELD_OUT - 1 :: _HELD_OUT]
+    share = sum(map(len, whole)) / max(1, sum(map(len, texts)))
+    if 0.5 / _HELD_OUT < share < 2 / _HELD_OUT:  # not where the files differ too much in length
+        return [t for i, t in enumerate(texts) if i % _HELD_OUT != _HELD_OUT - 1], whole
     fitted, held_out = [], []
     for text in texts:
         end = len(text) * (_HELD_OUT - 1) // _HELD_OUT

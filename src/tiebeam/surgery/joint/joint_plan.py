@@ -130,7 +130,10 @@ def _modeling_code(source: Source) -> tuple[dict[str, bytes], dict[tuple[str, ..
         return {}, {}
     path = Path(__file__).parents[2] / "decode" / "modeling_tiebeam.py"
     name = f"Joint{base}"
-    entries = {("architectures",): [name], ("auto_map",): {"AutoModelForCausalLM": f"{path.stem}.{name}"}}
+    entries: dict[tuple[str, ...], Any] = {
+        ("architectures",): [name],
+        ("auto_map",): {"AutoModelForCausalLM": f"{path.stem}.{name}"},
+    }
     return {path.name: path.read_bytes()}, entries
 
 
