@@ -1,103 +1,143 @@
-"""Ablation of `tie --joint`: nats per token on test text, adding one idea at a time.
+"""Ablation of `tie --joint` on a real model: what each idea costs on three kinds of text, adding one at a time.
 
-    python bench/joint/pair.py --minutes 40 --out .cache/untied
-    python bench/joint/ideas.py .cache/untied --texts .cache/texts [--rank 1.0] [--calibrate wiki,code,shakespeare]
+    python bench/joint/texts.py .cache/texts
+    python bench/joint/ideas.py tinyllama.gguf --texts .cache/texts [--rank 1.0] [--calibrate prose,code]
 
-Prints a Markdown table: a row per recipe, a column per kind of text, and the mean increase of the loss. With
-`--calibrate wiki` the other kinds are out of distribution.
+The layers run once over the calibration text and once over the test text; the hidden states are kept in --states, so
+that a second call runs no layer. A recipe is then judged from them: the KL of its head on the original's hidden states
+is exact, the cost of its embedding is estimated from the measured sensitivity. `--confirm NAME` runs the layers too.
+Prints a Markdown table: KL per kind of text (head + embedding), in nats per token.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from tiebeam.decode import Decoder, Table
+from tiebeam.decode import open_engine
 from tiebeam.surgery import open_source
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
+from tiebeam.surgery.joint.calibration import start_ids
 from tiebeam.surgery.joint.fit import fit, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
 from tiebeam.surgery.joint.joint_plan import pair_rows
 
-KINDS = ("wiki", "code", "shakespeare")
+KINDS = ("prose", "code", "shakespeare")
+LENGTH = 512
 
 
-def loss(decoder: Decoder, tokens: list[int]) -> float:
-    return decoder.perplexity(tokens, context=256).nats_per_token
-
-
-def recipes(rank: int, vocab: int, width: int) -> dict[str, Recipe]:
+def recipes(rank: int, vocab: int, dim: int) -> dict[str, Recipe]:
     """Each recipe adds one idea to the one before it."""
-    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0)
+    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0, passes=0)
     counts = replace(alike, uniform=1e-9)
-    metric = replace(counts, ridge=0.1)
-    probed = replace(metric, probe=True)
-    predicted = replace(probed, predicted=0.5)
-    uniform = replace(predicted, uniform=0.02)
-    power = replace(uniform, power=None)
-    balance = replace(power, balance=None)
+    metric = replace(counts, ridge=0.1, probe=True)
+    predicted = replace(metric, predicted=0.5, uniform=0.02)
+    even = replace(predicted, power=0.75)
+    default = Recipe(rank)
     few = vocab // 64
     return {
-        "joint, equal row weights, equal energy": alike,
+        "equal row weights, equal energy": alike,
         "+ rows weighted by counts": counts,
-        "+ head in the metric of its hidden states": metric,
-        "+ balance from measured sensitivity": probed,
+        "+ metric of the hidden states, measured sensitivity": metric,
         "+ rows also weighted by the model's predictions": predicted,
-        "+ uniform share of 0.02": uniform,
-        "+ power of the weights chosen on held-out text": power,
-        "+ balance refined on held-out text (default)": balance,
-        f"+ the {few} worst rows exact": replace(balance, exact_rows=few),
-        f"+ the {4 * few} worst rows exact": replace(balance, exact_rows=4 * few),
-        f"instead of {4 * few} exact rows, the same parameters as rank": replace(
-            balance, rank=rank + 8 * few * width // vocab
+        "+ weights to the power 0.75": even,
+        "+ weights to the power 0.5": replace(even, power=0.5),
+        "+ power and balance chosen on held-out text": replace(default, passes=0),
+        "+ refined rows (default)": default,
+        f"+ the {few} worst rows exact": replace(default, exact_rows=few),
+        f"+ the {4 * few} worst rows exact": replace(default, exact_rows=4 * few),
+        f"{4 * few} exact rows, rank lowered to the size of the default": replace(
+            default, exact_rows=4 * few, rank=rank - 8 * few * dim // (vocab + 2 * dim)
         ),
-        "default without the metric": replace(balance, ridge=None),
-        "default without the sensitivity": replace(balance, probe=False),
-        "default with equal row weights": replace(balance, uniform=1.0, power=1.0),
     }
+
+
+def windows(engine: object, path: Path, tokens: int) -> list[list[int]]:
+    """Windows of 512 tokens spread over a text, each after the start token."""
+    start = start_ids(engine)
+    ids = engine.encode(path.read_text(encoding="utf-8"))[len(start) :]
+    step = LENGTH - len(start)
+    found = [[*start, *ids[at : at + step]] for at in range(0, len(ids) - step, step)]
+    wanted = max(1, tokens // LENGTH)
+    return [found[i * len(found) // wanted] for i in range(wanted)] if len(found) > wanted else found
+
+
+def stored(where: Path, engine: object, runs: list[list[int]]) -> list[np.ndarray]:
+    """The hidden states of `runs`, from `where` or computed and kept there."""
+    where.mkdir(parents=True, exist_ok=True)
+    states = []
+    for i, run in enumerate(runs):
+        path = where / (hashlib.sha256(np.asarray(run).tobytes()).hexdigest()[:24] + ".npy")
+        if not path.exists():
+            np.save(path, engine.hidden(run))
+            print(f"{where}: {i + 1} of {len(runs)} runs", file=sys.stderr, flush=True)
+        states.append(np.load(path))
+    return states
+
+
+class Stored:
+    """An engine whose `hidden` takes known sequences from disk."""
+
+    def __init__(self, engine: object, where: Path) -> None:
+        self._engine, self._where = engine, where
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def hidden(self, run: list[int]) -> np.ndarray:
+        return stored(self._where, self._engine, [run])[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--calibrate", default="wiki,code,shakespeare")
+    parser.add_argument("--states", type=Path, default=Path(".cache/states"))
+    parser.add_argument("--calibrate", default="prose,code")
+    parser.add_argument("--tokens", type=int, default=16384, help="calibration tokens")
+    parser.add_argument("--test-tokens", type=int, default=4096, help="of each kind")
     parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
-    parser.add_argument("--tokens", type=int, default=8192, help="test tokens of each kind")
+    parser.add_argument("--only", default="", help="only recipes whose name contains this")
+    parser.add_argument("--confirm", action="store_true", help="run the layers with each recipe's tables")
     options = parser.parse_args()
     source = open_source(options.model)
-    decoder = Decoder.open(source.checkpoint)
+    engine = open_engine(source.checkpoint)
     rows, V, D = pair_rows(source)
-    tests = {
-        kind: decoder.encode((options.texts / f"{kind}.test.txt").read_text(encoding="utf-8"))[: options.tokens]
-        for kind in KINDS
-    }
-    text = "\n".join(
-        (options.texts / f"{kind}.calibrate.txt").read_text(encoding="utf-8") for kind in options.calibrate.split(",")
-    )
-    calibration: Calibration = calibrate(decoder, text)
-    held_out = HeldOut(decoder, calibration.held_out)
-    base = {kind: loss(decoder, tokens) for kind, tokens in tests.items()}
-    E, W = rows(0, V)
-    print(f"rank {options.rank:g} D, calibrated on {options.calibrate}: {calibration.tokens:,} tokens\n")
-    print(f"| | {' | '.join(KINDS)} | mean loss |\n|---|{'---:|' * (len(KINDS) + 1)}")
-
-    def show(name: str, decoder: Decoder) -> None:
-        nats = {kind: loss(decoder, tokens) for kind, tokens in tests.items()}
-        lost = np.mean([nats[kind] - base[kind] for kind in KINDS])
-        print(f"| {name} | {' | '.join(f'{nats[kind]:.3f}' for kind in KINDS)} | {lost:+.3f} |", flush=True)
-
-    show("original model", decoder)
-    for name, matrix in (("keep embed", E), ("keep head", W), ("keep mean", (E + W) / 2)):
-        show(name, decoder.with_tables(Table(matrix), Table(matrix)))
+    texts = [(options.texts / f"{k}.calibrate.txt").read_text(encoding="utf-8") for k in options.calibrate.split(",")]
+    calibration: Calibration = calibrate(Stored(engine, options.states), texts, options.tokens)
+    held_out = HeldOut(engine, calibration.held_out, calibration.held_out_hidden)
+    tests = {}
+    for kind in KINDS:
+        runs = windows(engine, options.texts / f"{kind}.test.txt", options.test_tokens)
+        states = [h[:-1] for h in stored(options.states, engine, runs)]
+        tests[kind] = HeldOut(engine, runs, states)
+        print(f"{kind}: {tests[kind].before.nats:.3f} nats per token on {tests[kind].before.tokens:,} tokens")
+    print(f"\n| rank {options.rank:g} D | {' | '.join(KINDS)} | CPU s |\n|---|{'---:|' * (len(KINDS) + 1)}")
     for name, recipe in recipes(round(options.rank * D), V, D).items():
-        fitted = fit(held_out, rows, calibration, recipe)
-        searched = recipe.power is None or recipe.balance is None
-        chosen = f" ({fitted.recipe.power:g}, {fitted.recipe.balance:g})" if searched else ""
-        show(name + chosen, decoder.with_tables(*tables_of(rows, V, fitted.factors, fitted.exact)))
+        if options.only not in name:
+            continue
+        began = time.process_time()
+        fitted = fit(held_out, rows, calibration, recipe, confirm=False)
+        spent = time.process_time() - began
+        embed, head = tables_of(rows, V, fitted.factors, fitted.exact)
+        joined, cells = engine.with_tables(embed, head), []
+        for test in tests.values():
+            ids = np.concatenate([np.asarray(run) for run in test.runs])
+            wrong = engine.embed.lookup(ids) - embed.lookup(ids)
+            read = 0.5 * fitted.sensitivity * float((wrong**2).sum(1).mean())
+            cell = f"{test.measure(joined, layers=False).kl:.4f} + {read:.4f}"
+            if options.confirm:
+                after = test.measure(joined)
+                lost = after.nats - test.before.nats
+                cell += f"; KL {after.kl:.4f}, {lost:+.3f} ± {after.interval:.3f} nats"
+            cells.append(cell)
+        print(f"| {name} | {' | '.join(cells)} | {spent:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

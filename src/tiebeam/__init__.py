@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tiebeam import budget, catalog, checkpoint, compare, corpus, doctor, lens, nn, surgery, train
     from tiebeam.budget import Budget, price
     from tiebeam.checkpoint import Checkpoint, open_checkpoint
-    from tiebeam.decode import Decoder
+    from tiebeam.decode import Decoder, load
     from tiebeam.doctor import Diagnosis, Finding, diagnose, examine
     from tiebeam.doctor.guard import assert_saved, assert_synced, guard
     from tiebeam.errors import TiebeamError
@@ -62,6 +62,7 @@ _SOURCES = {
     "guard": "tiebeam.doctor.guard",
     "inspect": "tiebeam.inspection",
     "is_tied": "tiebeam.surgery.module",
+    "load": "tiebeam.decode",
     "merge": "tiebeam.surgery.merge",
     "open_checkpoint": "tiebeam.checkpoint",
     "price": "tiebeam.budget",
@@ -117,6 +118,7 @@ __all__ = [
     "integrations",
     "is_tied",
     "lens",
+    "load",
     "merge",
     "nn",
     "open_checkpoint",

@@ -143,14 +143,19 @@ def test_without_text_the_effect_is_measured_on_a_built_in_passage(run, untied, 
 
 
 def test_joint_reports_the_spectrum_and_the_loss(run, untied, text, tmp_path):
-    code, out, _ = run("tie", untied, "--dry-run", "--joint", "--text", text, "--rank", "24")
+    code, out, err = run("tie", untied, "--dry-run", "--joint", "--text", text, "--rank", "24")
     assert code == 0
-    assert "energy kept" in out
-    assert "measured" in out
-    assert "predicted" in out
+    assert err.startswith("opening the model")
+    header, *lines = out[out.index("rank  ") :].splitlines()
+    assert header.split()[:5] == ["rank", "KL", "same", "next", "token"]
+    assert sum(line.endswith("measured") for line in lines) == 1
+    assert all(line.endswith("predicted") for line in lines if not line.endswith("measured"))
     code, out, _ = run("tie", untied, tmp_path / "t", "--joint", "--text", text, "--rank", "24", "--exact-rows", "4")
     assert code == 0
-    assert "nats per token on held-out text" in out
+    measured = out[out.index("measured  ") :]
+    assert measured.split("measured", 1)[1].strip().startswith("KL ")  # first
+    assert "nats per token on" in measured
+    assert "modeling_tiebeam.py" in out
     assert "parameters saved" in out
     code, out, _ = run("tie", untied, tmp_path / "e", "--joint", "--text", text, "--rank", "64", "--expand", "--json")
     assert json.loads(out)["measured"]["after"]["kl"] < 1e-6

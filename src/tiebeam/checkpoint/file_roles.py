@@ -18,8 +18,12 @@ SUFFIXES = {
 """Formats that can be opened -> their suffixes, in the order in which a directory is searched."""
 WEIGHT_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 
-INDEXES = {"model.safetensors.index.json": "safetensors", "pytorch_model.bin.index.json": "pytorch"}
-"""The index of a sharded model -> the format of its shards."""
+INDEXES = {
+    "model.safetensors.index.json": "safetensors",
+    "model.safetensors.index.tiebeam.json": "safetensors",
+    "pytorch_model.bin.index.json": "pytorch",
+}
+"""The index of a sharded model -> the format of its shards. That of a joint tie has its own name (variant tiebeam)."""
 
 _TRAINING_STATE = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler|resume\.)"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--joint", is_flag=True,
-    help="If the two matrices differ: fit one table of rank R and two small maps to --text. Only tiebeam reads it; "
-    "with --expand every loader does.",
+    help="If the two matrices differ: fit one table of rank R and two small maps to --text. tiebeam and transformers "
+    "read it; with --expand every loader does.",
 )  # fmt: skip
 @click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: columns of the table [width].")
 @click.option(
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 @click.option(
     "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
     help="With --joint: distil from the original model for MINUTES (extra [train]). An interrupted run resumes.",
+)  # fmt: skip
+@click.option(
+    "--tokens", type=click.IntRange(min=256), default=16384, show_default=True, metavar="N",
+    help="With --joint: run N tokens of --text to calibrate. More are better and take longer.",
 )  # fmt: skip
 @click.option("--expand", is_flag=True, help="With --joint: write two ordinary matrices, for any loader.")
 @click.option(
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
     device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
-    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, expand: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, tokens: int, expand: bool,
     texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.
@@ -90,10 +94,13 @@ def command(
             _keep(opened, where, keep, texts, yes, as_json, options)
         elif joint:
             from tiebeam.surgery.joint import fit_joint
-            from tiebeam.surgery.loss_effect import read_texts
+            from tiebeam.surgery.loss_effect import read_documents
 
-            text = read_texts(texts) if texts else None
-            fitted = fit_joint(opened, text, rank=rank, exact_rows=exact_rows, progress=progress, **running)
+            documents = read_documents(texts) if texts else None
+            fitted = fit_joint(
+                opened, documents, rank=rank, exact_rows=exact_rows, tokens=tokens, progress=progress,
+                confirm=where is None or bool(distill) or no_proof, **running,
+            )  # fmt: skip
             _joint(fitted, where, distill, expand, as_json, options)
         else:
             assert plan is not None
@@ -131,7 +138,8 @@ def _joint(
     progress, measured = options["progress"], []
     if where is None:
         progress.close()
-        print_plan(fitted.plan(expand), as_json, "", {"spectrum": fitted.spectrum()})
+        lines = fitted.spectrum()
+        print_plan(fitted.plan(expand), as_json, "", {"spectrum": lines})
     else:
         if distill:
             fitted, done = fitted.distilled(distill, where.path, progress)
@@ -139,22 +147,26 @@ def _joint(
         outcome = fitted.write(where, expand=expand, **options)
         progress.close()
         print_outcome(outcome, as_json, "; ".join([*_lost_and_saved(outcome), *measured]))
+        lines = outcome.measured["spectrum"] if outcome.measured else fitted.spectrum()
     if not as_json:
-        _print_spectrum(fitted)
+        _print_spectrum(fitted, lines)
 
 
-def _print_spectrum(joint: JointFit) -> None:
+def _print_spectrum(joint: JointFit, lines: list[dict[str, Any]]) -> None:
     fitted, console = joint.fitted, render.console()
     console.print(
-        f"  fitted to {joint.calibration.tokens:,} tokens; embedding/head balance: {fitted.recipe.balance:g}; "
-        f"original model: {fitted.before.nats:.3f} nats per token on held-out text"
+        f"  fitted to {joint.calibration.tokens:,} tokens; original model: {fitted.before.nats:.3f} nats per token on "
+        f"{fitted.before.tokens:,} held-out tokens"
     )
-    rows = [["rank", "energy kept", "saves", "nats per token"]]
-    for line in joint.spectrum():
-        measured = line["rank"] == fitted.recipe.rank
-        nats = f"{line['nats']:.3f} {'measured' if measured else 'predicted'}"
-        rows.append([f"{line['rank']:,}", f"{line['energy']:.4%}", human(line["saved"]), nats])
-    for text in render.columns(rows, ">>><"):
+    rows = [["rank", "KL", "same next token", "nats per token", "energy kept", "saves", ""]]
+    for line in lines:
+        about = "" if line["measured"] else "~"
+        rows.append([
+            f"{line['rank']:,}", f"{about}{line['kl']:.4f}", f"{about}{line['agreement']:.1%}",
+            f"{about}{line['nats']:.3f}",
+            f"{line['energy']:.3%}", human(line["saved"]), "measured" if line["measured"] else "predicted",
+        ])  # fmt: skip
+    for text in render.columns(rows, ">>>>>><"):
         console.print(text)
 
 
@@ -162,8 +174,12 @@ def _lost_and_saved(outcome: Outcome) -> list[str]:
     if not outcome.measured:
         return []
     old, new = outcome.measured["before"], outcome.measured["after"]
-    lost = f"{new['nats'] - old['nats']:+.3f} nats per token on held-out text ({old['nats']:.3f} -> {new['nats']:.3f}"
-    return [f"{lost}, KL {new['kl']:.4f}, same top token {new['agreement']:.0%} of the time)", _saved(outcome)]
+    return [
+        f"KL {new['kl']:.4f} from the original, same next token {new['agreement']:.1%} of the time",
+        f"{new['nats'] - old['nats']:+.3f} ± {new['interval']:.3f} nats per token on {new['tokens']:,} held-out tokens "
+        f"({old['nats']:.3f} -> {new['nats']:.3f})",
+        _saved(outcome),
+    ]
 
 
 def _saved(outcome: Outcome) -> str:

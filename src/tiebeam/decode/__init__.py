@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tiebeam.decode.numpy.vocab_tables import Table
     from tiebeam.decode.perplexity import Divergence, Perplexity, divergence
     from tiebeam.decode.sampling import Sampling
+    from tiebeam.decode.transformers import load
 
 __all__ = [
     "ENGINES",
@@ -26,6 +27,7 @@ __all__ = [
     "Token",
     "divergence",
     "engine_name",
+    "load",
     "open_engine",
 ]
 
@@ -38,6 +40,7 @@ __getattr__ = loader(
         "Cache": "tiebeam.decode.numpy.blocks",
         "RUNNABLE": "tiebeam.decode.numpy.runnable",
         "Sampling": "tiebeam.decode.sampling",
+        "load": "tiebeam.decode.transformers",
         "Table": "tiebeam.decode.numpy.vocab_tables",
     },
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,7 @@ from tiebeam.families import Scales
 if TYPE_CHECKING:
     from tiebeam.decode.numpy.decoder import Token
     from tiebeam.decode.perplexity import Perplexity
+    from tiebeam.decode.transformers import Converted
     from tiebeam.tokenizer import Tokenizer
 
 Array = NDArray[Any]
@@ -231,13 +232,16 @@ def open_engine(
     embed: str | None = None,
     head: str | None = None,
     dtype: str = "float32",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    converted: Converted | None = None,
 ) -> Engine:
     """Open a model to run it.
 
     `engine`: "numpy", "transformers", or "auto": numpy where it can run the model, else transformers. `device` is a
     torch device such as "cuda"; anything but "cpu" needs transformers. `embed` and `head` name the tensors of the
     vocabulary pair where they are not under the family's names. `dtype` is the type of the weights: numpy rounds
-    them to a 16-bit type and computes in float32, transformers holds them in it and computes in it.
+    them to a 16-bit type and computes in float32, transformers holds them in it and computes in it. `progress` is
+    called with (layers read, layers). `converted` is what transformers gets in place of a format that it does not read.
     """
     if engine not in ENGINES:
         raise BadRequest(f"engine={engine!r} is not one of {', '.join(ENGINES)}")
@@ -249,11 +253,14 @@ def open_engine(
         raise BadRequest(f'the numpy engine has no device {device!r}; use engine="transformers"')
     why_not = None if engine == "numpy" else _why_not_numpy(checkpoint)
     if engine == "numpy" or (engine == "auto" and on_cpu and why_not is None):
-        return Decoder.open(checkpoint, embed=embed, head=head, dtype=dtype)
+        return Decoder.open(checkpoint, embed=embed, head=head, dtype=dtype, progress=progress)
     from tiebeam.decode.transformers import TransformersEngine
 
+    progress(0, 1)
     try:
-        return TransformersEngine.open(checkpoint, device=device or "cpu", embed=embed, head=head, dtype=dtype)
+        return TransformersEngine.open(
+            checkpoint, device=device or "cpu", embed=embed, head=head, dtype=dtype, converted=converted
+        )
     except MissingExtra:
         if engine == "auto" and why_not:
             raise MissingExtra(f"{why_not}; the transformers engine, which may run it,", "hf") from None

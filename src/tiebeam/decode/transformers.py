@@ -1,8 +1,9 @@
 """The transformers engine: every architecture that transformers has as a causal language model (extra [hf]).
 
-The model class comes from `model_type` and the installed transformers; code in the repository never runs. Weights
-are read by tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are
-refused: transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
+The model class comes from `model_type` and the installed transformers; code in the repository never runs. A jointly
+tied model (`tiebeam tie --joint`) runs on `modeling_tiebeam.py`, tiebeam's own copy of it. Weights are read by
+tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are refused:
+transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
 
 Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
 calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
@@ -22,9 +23,10 @@ import numpy as np
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.engine import Array, EngineBase, Tokens
-from tiebeam.decode.numpy.vocab_tables import Table
+from tiebeam.decode.numpy.vocab_tables import JOINT, Table, exact_ids, joint_entry
 from tiebeam.errors import BadRequest, MissingExtra, TiebeamError, UnreadableInput
 from tiebeam.families import Scales, lookup, scales
+from tiebeam.inspection import is_joint
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +45,17 @@ class ModelSizes:
     scales: Scales
 
 
-def _scales(checkpoint: Checkpoint) -> Scales:
+@dataclass(frozen=True)
+class Converted:
+    """A checkpoint of another format as transformers takes it: config.json, and its tensors by their names there."""
+
+    config: Mapping[str, Any]
+    tensors: Callable[[], Iterator[tuple[str, Array]]]
+
+
+def _scales(config: Mapping[str, Any] | None) -> Scales:
     """The family's scales; 1 where the architecture is not in the table."""
-    config = checkpoint.config or {}
+    config = config or {}
     architecture = lookup(config.get("model_type"))
     return Scales() if architecture is None else scales(config, architecture)
 
@@ -81,24 +91,22 @@ class TransformersEngine(EngineBase):
         embed: str | None = None,
         head: str | None = None,
         dtype: str = "float32",
+        converted: Converted | None = None,
     ) -> TransformersEngine:
-        torch, transformers = _import()
+        _import()
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        if converted is not None:
+            embed = head = None  # the pair has its usual names after the conversion
         for name in (embed, head):
             if name is not None and name not in checkpoint.tensors:
                 raise BadRequest(f"{name!r} is not in this checkpoint")
-        with _quiet(transformers):
-            model = _load(transformers, checkpoint, getattr(torch, dtype), given=bool(embed or head))
-        try:
-            model.eval().to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise BadRequest(f"device {device!r} cannot be used: {_first_line(error)}") from None
+        model = load(checkpoint, dtype=dtype, device=device, given=bool(embed or head), converted=converted)
         config = model.config.get_text_config()
         limits = [value for key in _CONTEXT_KEYS if type(value := getattr(config, key, None)) is int and value > 0]
         sizes = ModelSizes(
             context=limits[0] if limits else _UNLIMITED,
-            dim=int(model.get_output_embeddings().weight.shape[1]),
-            scales=_scales(checkpoint),
+            dim=_width(model.get_output_embeddings()),
+            scales=_scales(checkpoint.config if converted is None else converted.config),
         )
         engine = cls(checkpoint.source, sizes, model, checkpoint)
         given = [Table(checkpoint.tensor(name).astype(np.float32)) if name else None for name in (embed, head)]
@@ -113,24 +121,29 @@ class TransformersEngine(EngineBase):
         return self._replaced(embed, head)
 
     def _replaced(self, embed: Table | None, head: Table | None) -> TransformersEngine:
-        like = self.model.get_input_embeddings().weight
-        weights = [None if table is None else _whole(table, like) for table in (embed, head)]
+        if (embed or head) and getattr(self.model, JOINT, None) is not None:
+            raise BadRequest('the transformers engine cannot replace the table of a joint tie; use engine="numpy"')
+        weights = [None if table is None else _whole(table, self._stored) for table in (embed, head)]
         return replace(self, embed_weight=weights[0], head_weight=weights[1])
 
     @cached_property
     def embed(self) -> Table:
-        own = self.model.get_input_embeddings().weight
-        return Table(_numpy(own if self.embed_weight is None else self.embed_weight))
+        return _table(self.model.get_input_embeddings(), self.embed_weight)
 
     @cached_property
     def head(self) -> Table:
-        own = self.model.get_output_embeddings().weight
-        return Table(_numpy(own if self.head_weight is None else self.head_weight))
+        return _table(self.model.get_output_embeddings(), self.head_weight)
 
     @property
     def vocab(self) -> int:
-        own = self.model.get_output_embeddings().weight
-        return int((own if self.head_weight is None else self.head_weight).shape[0])
+        return int((self._stored if self.head_weight is None else self.head_weight).shape[0])
+
+    @property
+    def _stored(self) -> torch.Tensor:  # [V, ...]
+        """The head's matrix, or the joint table."""
+        head = self.model.get_output_embeddings()
+        found: torch.Tensor = head.joint.table if hasattr(head, "joint") else head.weight
+        return found
 
     def cache(self, capacity: int | None = None) -> KVCache:
         return KVCache(self.spec.context if capacity is None else capacity, [])
@@ -159,8 +172,7 @@ class TransformersEngine(EngineBase):
         return h
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
-        own = self.model.get_output_embeddings().weight
-        states = _tensor(h, own)[None]  # [1, T, D]
+        states = _tensor(h, self._stored)[None]  # [1, T, D]
         output = self._run([0], lambda _: states, use_cache=False)
         return _numpy(output.logits[0])
 
@@ -183,7 +195,7 @@ class TransformersEngine(EngineBase):
             if weight is not None:
                 name = next(name for name, found in self.model.named_modules() if found is module)
                 weights[f"{name}.weight"] = weight
-        inputs = {"input_ids": torch.tensor([ids], device=head.weight.device), **options}
+        inputs = {"input_ids": torch.tensor([ids], device=self._stored.device), **options}
         handle = head.register_forward_pre_hook(hook)
         try:
             with torch.no_grad():
@@ -195,6 +207,37 @@ class TransformersEngine(EngineBase):
         return output
 
 
+def load(
+    source: str | os.PathLike[str] | Checkpoint,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    given: bool = False,
+    converted: Converted | None = None,
+) -> Any:
+    """The transformers model of a checkpoint, in evaluation mode (extra [hf]).
+
+    A jointly tied model (`tiebeam tie --joint`) has the table and both maps as parameters of its module `tiebeam`:
+    it generates, trains and saves in this form. Any other checkpoint that tiebeam opens becomes the ordinary model
+    of transformers, whatever its files are called; code in it never runs.
+
+        model = tiebeam.load("./joint", dtype="bfloat16", device="cuda")
+        model.generate(**tokenizer("Once upon a time", return_tensors="pt").to("cuda"))
+        model.save_pretrained("./trained")
+
+    `given`: the head may be missing, because the caller has one. `converted`: the weights to use in place of those of
+    the checkpoint.
+    """
+    torch, transformers = _import()
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    with _quiet(transformers):
+        model = _load(transformers, checkpoint, getattr(torch, dtype), given, converted)
+    try:
+        return model.eval().to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadRequest(f"device {device!r} cannot be used: {_first_line(error)}") from None
+
+
 def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
     """The norm before the head as a function [n, D] -> [n, D], without loading any layer.
 
@@ -202,7 +245,7 @@ def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
     """
     torch, transformers = _import()
     with _quiet(transformers), _as_unreadable(checkpoint):
-        config = _config(transformers, checkpoint)
+        config = _config(transformers, checkpoint, checkpoint.config)
         with torch.device("meta"):
             model = _causal_class(transformers, config, checkpoint.config or {})(config)
     norms = [
@@ -222,7 +265,7 @@ def final_norm(checkpoint: Checkpoint) -> Callable[[Array], Array]:
     missing = next((key for key in stored if key not in checkpoint.tensors), None)
     if missing is not None:
         raise UnreadableInput(f"{checkpoint.source} stores no {name}")
-    weights = [_read(checkpoint, key, torch.float32) for key in stored]
+    weights = [_typed(checkpoint.tensor(key), torch.float32) for key in stored]
     norm.load_state_dict(dict(zip(norm.state_dict(), weights, strict=True)), assign=True)
 
     def apply(x: Array) -> Array:  # [n, D] -> [n, D]
@@ -241,16 +284,23 @@ def _import() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) -> Any:
+def _load(
+    transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool, converted: Converted | None = None
+) -> Any:
     """The model with the checkpoint's weights. `given`: embed and head were given, so the head may be missing."""
     with _as_unreadable(checkpoint):
-        config = _config(transformers, checkpoint)
-        kind = _causal_class(transformers, config, checkpoint.config or {})
-        weights = {name: _read(checkpoint, name, dtype) for name in checkpoint.tensors}
+        stored = checkpoint.config if converted is None else converted.config
+        config = _config(transformers, checkpoint, stored)
+        kind = _causal_class(transformers, config, stored or {})
+        if is_joint(checkpoint):
+            kind = _joint_class(kind, config, checkpoint)
+        read = ((name, checkpoint.tensor(name)) for name in checkpoint.tensors)
+        weights = {name: _typed(x, dtype) for name, x in (read if converted is None else converted.tensors())}
         model, report = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True)
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
         raise UnreadableInput(f"{type(model).__name__} has no embedding or no LM head")
-    pair = {id(m.weight) for m in (model.get_input_embeddings(), model.get_output_embeddings())} if given else set()
+    parts = (model.get_input_embeddings(), model.get_output_embeddings()) if given else ()
+    pair = {id(part.weight) for part in parts}
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = sorted(n for n in report["missing_keys"] if n not in parameters or id(parameters[n]) not in pair)
     if missing:
@@ -262,9 +312,8 @@ def _load(transformers: Any, checkpoint: Checkpoint, dtype: Any, given: bool) ->
     return model.to(dtype)
 
 
-def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
-    config = checkpoint.config
-    if checkpoint.format == "gguf":
+def _config(transformers: Any, checkpoint: Checkpoint, config: Mapping[str, Any] | None) -> Any:
+    if checkpoint.format == "gguf" and config is None:
         raise UnreadableInput("the transformers engine does not run GGUF files")
     if config is None or not isinstance(config.get("model_type"), str):
         raise UnreadableInput(f"{checkpoint.source} has no config.json with a model_type")
@@ -272,8 +321,6 @@ def _config(transformers: Any, checkpoint: Checkpoint) -> Any:
         raise UnreadableInput(
             f"transformers {transformers.__version__} does not know the model_type {config['model_type']!r}"
         )
-    if "tiebeam" in config:
-        raise UnreadableInput("the jointly tied form is read by the numpy engine only; write it with expand=True")
     if config.get("quantization_config"):
         raise UnreadableInput("the weights are quantised; the transformers engine runs unquantised models")
     # Without its own dtype the model takes that of the given weights.
@@ -293,10 +340,36 @@ def _causal_class(transformers: Any, config: Any, stored: Mapping[str, Any]) -> 
     return kind
 
 
-def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+def _joint_class(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
+    """`kind` with one table and two maps; their sizes, which old files do not record, are set in `config`."""
+    from tiebeam.decode.modeling_tiebeam import joint_class
+
+    joint = joint_entry(config.tiebeam)
+    rows = checkpoint.tensors[f"{JOINT}.table"].shape[0]
+    exact = exact_ids(checkpoint, rows)
+    config.tiebeam = {"joint": {**joint, "rows": rows, "exact_rows": 0 if exact is None else len(exact)}}
+    return joint_class(kind)
+
+
+def _width(head: Any) -> int:
+    return int((head.joint.head_map if hasattr(head, "joint") else head.weight).shape[1])
+
+
+def _table(part: Any, instead: torch.Tensor | None) -> Table:
+    """The embedding or the head for the numpy code; `instead` replaces its matrix."""
+    if instead is not None or not hasattr(part, "joint"):
+        return Table(_numpy(part.weight if instead is None else instead))
+    joint, role = part.joint, part.role
+    ids = exact = None
+    if joint.exact_count:
+        ids, exact = joint.exact_rows.detach().cpu().numpy(), _numpy(getattr(joint, f"exact_{role}"))
+    return Table(_numpy(joint.table), _numpy(getattr(joint, f"{role}_map")), ids, exact)
+
+
+def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
     import torch
 
-    values = torch.from_numpy(np.array(checkpoint.tensor(name)))
+    values = torch.from_numpy(np.array(stored))
     return values.to(dtype) if values.is_floating_point() else values
 
 

@@ -59,7 +59,11 @@ class LoadedWeights:
             self._loaded.pop(id, None)
             while self._loaded and (self.limit is None or self._total() + needed > self.limit):
                 self._loaded.popitem(last=False)
-            self._loaded[id] = _Loaded(model, Decoder.open(model.checkpoint, progress=progress), needed)
+            report = progress or (lambda stage, done, total: None)
+            decoder = Decoder.open(
+                model.checkpoint, progress=lambda done, total: report("loading layers", done, total)
+            )
+            self._loaded[id] = _Loaded(model, decoder, needed)
 
     @contextmanager
     def running(self, model: OpenModel) -> Iterator[Decoder]:

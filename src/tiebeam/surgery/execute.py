@@ -87,7 +87,7 @@ def execute(
     before, after = plan.source.layout.shards, plan.shards
     if as_file and len(after) > 1:
         raise BadRequest(f"{plan.checkpoint.source} has {len(after)} weight files; the target must be a directory")
-    written = {shard.name for shard in after} | ({INDEX} if _writes_index(plan) else set())
+    written = {shard.name for shard in after} | ({plan.source.layout.index} if _writes_index(plan) else set())
     others = companions(plan.checkpoint, written)
     read = {path for shard in before for path in _source_paths(shard)} | {path for _, path in others.kept}
     sources = Fingerprints(read | set(plan.inputs))
@@ -224,7 +224,7 @@ def _write_documents(stage: Stage, plan: Plan, others: Collection[tuple[str, Pat
         weight_map = {entry.name: shard.name for shard in plan.shards for entry in shard.entries}
         total = sum(shard.nbytes for shard in plan.shards)
         text = index_json(old, weight_map, total, parameters_added(plan.edit, layout.shards))
-        (stage.path / INDEX).write_bytes(text.encode())
+        (stage.path / layout.index).write_bytes(text.encode())
 
 
 def _has_index(plan: Plan) -> bool:

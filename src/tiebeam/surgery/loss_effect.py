@@ -52,6 +52,11 @@ class LossEffect:
 
 def read_texts(paths: Sequence[str | Path]) -> str:
     """The contents of UTF-8 text files, joined by newlines."""
+    return "\n".join(read_documents(paths))
+
+
+def read_documents(paths: Sequence[str | Path]) -> list[str]:
+    """The contents of UTF-8 text files, one text per file."""
     parts, total = [], 0
     for path in map(Path, paths):
         try:
@@ -63,10 +68,9 @@ def read_texts(paths: Sequence[str | Path]) -> str:
             raise UnreadableInput(f"{path} is not UTF-8 text (byte {error.start:,})") from None
         except OSError as error:
             raise UnreadableInput(f"{path} cannot be read: {error.strerror or error}") from None
-    text = "\n".join(parts)
-    if not text.strip():
+    if not any(part.strip() for part in parts):
         raise BadRequest(f"there is no text in {', '.join(str(path) for path in paths)}")
-    return text
+    return parts
 
 
 def built_in_passage() -> str:

@@ -21,7 +21,7 @@ from tiebeam.checkpoint.file_roles import is_adapter, is_document, is_training_s
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.formats.safetensors import read_header
 from tiebeam.checkpoint.write.copy_bytes import BLOCK, Content, Made, Span
-from tiebeam.checkpoint.write.safetensors import Entry, arrange
+from tiebeam.checkpoint.write.safetensors import INDEX, Entry, arrange
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery.edits import Shard
 
@@ -53,12 +53,14 @@ def is_directory(checkpoint: Checkpoint) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of the target before any edit: weight files, config.json as text, and files made by a conversion."""
+    """The files of the target before any edit: weight files, config.json as text, and files made by a conversion.
+    `index` is the name of the index, where the target has one."""
 
     shards: tuple[Shard, ...]
     config: Mapping[str, Any] | None
     config_text: str | None
     documents: Mapping[str, bytes] = field(default_factory=dict)
+    index: str = INDEX
 
 
 def layout_of(checkpoint: Checkpoint) -> Layout:

@@ -11,7 +11,10 @@ from tiebeam.surgery.model_card import has_record
 from tiebeam.surgery.output_shards import companions
 from tiebeam.surgery.source import Source
 
-_WRITTEN = re.compile(r"(model|tiebeam)(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index\.json|id_map\.json")
+_WRITTEN = re.compile(
+    r"(model|tiebeam|model\.tiebeam)(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index(\.tiebeam)?\.json"
+    r"|modeling_tiebeam\.py|id_map\.json"
+)
 
 
 def own_output(source: Source) -> Kind:

@@ -45,6 +45,7 @@ def tie(
     rank: int | None = None,
     exact_rows: int = 0,
     distill: float = 0.0,
+    tokens: int = 16384,
     expand: bool = False,
     embed: str | None = None,
     head: str | None = None,
@@ -75,7 +76,8 @@ def tie(
     rank          with joint: columns of the table; None: the width of the model
     exact_rows    with joint: store this many of the worst-fitted rows exactly
     distill       with joint: minutes of distillation from the original model
-    expand        with joint: write two ordinary matrices, for loaders other than tiebeam
+    tokens        with joint: how many tokens of `text` are run to calibrate
+    expand        with joint: write two ordinary matrices, for loaders other than tiebeam and transformers
     embed, head   tensor names, for an architecture that tiebeam does not know
     dtype         what a GGUF is dequantized to when `target` is a directory: "F32", "F16" or "BF16"
     force, link, proof, durable, progress, engine, device   see `tiebeam.surgery.execute`
@@ -91,10 +93,12 @@ def tie(
     if not joint:
         return execute(plan_tie(opened) if keep is None else plan_keep(opened, keep), where, **options)
     from tiebeam.surgery.joint.joint_tie import fit_joint
-    from tiebeam.surgery.loss_effect import read_texts
+    from tiebeam.surgery.loss_effect import read_documents
 
     files = [os.fspath(text)] if isinstance(text, str | os.PathLike) else [os.fspath(path) for path in text]
-    fitted = fit_joint(opened, read_texts(files) if files else None, rank=rank, exact_rows=exact_rows, **running)
+    documents = read_documents(files) if files else None
+    confirm = bool(distill) or not proof
+    fitted = fit_joint(opened, documents, rank=rank, exact_rows=exact_rows, tokens=tokens, confirm=confirm, **running)
     if distill:
         fitted, _ = fitted.distilled(distill, where.path, progress)
     return fitted.write(where, expand=expand, **options)

@@ -77,12 +77,12 @@ class Decoder(EngineBase):
         embed: str | None = None,
         head: str | None = None,
         dtype: str = "float32",
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Decoder:
-        """Open a model to run it. `embed` and `head` name the tensors where they cannot be found. `progress` is told
-        how many layers are loaded; what it raises ends the loading.
+        """Open a model to run it. `embed` and `head` name the tensors where they cannot be found.
 
-        `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16.
+        `dtype` of the weights in memory: float32, float64, or float32 rounded to float16 or bfloat16. `progress` is
+        called with (layers read, layers); what it raises ends the opening.
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         weights = Weights(checkpoint, dtype)
@@ -99,10 +99,10 @@ class Decoder(EngineBase):
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
             opening = readers.submit(open_tables, weights, spec, names, config, embed, head)
             blocks = []
+            progress(0, len(spec.layers))
             for block in readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))):
                 blocks.append(block)
-                if progress:
-                    progress("loading layers", len(blocks), len(spec.layers))
+                progress(len(blocks), len(spec.layers))
             tables = opening.result()
         final_norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         return cls(

@@ -170,15 +170,12 @@ def _with_maps(
 
 def _open_joint(weights: Weights, spec: Spec, joint: Any) -> tuple[Table, Table, tuple[str, ...]]:
     """S [V, R] with two maps [R, D], and the rows that are exact."""
-    rank = joint.get("rank") if isinstance(joint, Mapping) else None
-    if type(rank) is not int or rank <= 0:
-        raise UnreadableInput(f"config.json: the joint tie has the rank {rank!r}, not a positive whole number")
+    rank = joint_entry({"joint": joint})["rank"]
     V = _padded(weights.checkpoint, spec, f"{JOINT}.table") if weights.has(f"{JOINT}.table") else spec.vocab
     rows = weights.matrix(f"{JOINT}.table", (V, rank))
-    ids = None
     tables = []
-    if weights.has(f"{JOINT}.exact_rows"):
-        ids = _ids(weights, f"{JOINT}.exact_rows", V)
+    ids = exact_ids(weights.checkpoint, V)
+    weights.used.add(f"{JOINT}.exact_rows")
     for role in ("embed", "head"):
         shape = (rank, spec.dim)
         exact = None
@@ -188,9 +185,21 @@ def _open_joint(weights: Weights, spec: Spec, joint: Any) -> tuple[Table, Table,
     return tables[0], tables[1], ()
 
 
-def _ids(weights: Weights, name: str, vocab: int) -> Ids:
-    stored = weights.checkpoint.tensor(name)
-    weights.used.add(name)
+def joint_entry(entry: Any) -> Mapping[str, Any]:
+    """The `joint` part of config.json's tiebeam entry, its rank checked."""
+    joint = entry.get("joint") if isinstance(entry, Mapping) else None
+    rank = joint.get("rank") if isinstance(joint, Mapping) else None
+    if not isinstance(joint, Mapping) or type(rank) is not int or rank <= 0:
+        raise UnreadableInput(f"config.json: the joint tie has the rank {rank!r}, not a positive whole number")
+    return joint
+
+
+def exact_ids(checkpoint: Checkpoint, vocab: int) -> Ids | None:
+    """The ids of the rows that a joint tie stores exactly, ascending; None where it stores none."""
+    name = f"{JOINT}.exact_rows"
+    if name not in checkpoint.tensors:
+        return None
+    stored = checkpoint.tensor(name)
     if stored.ndim != 1 or stored.dtype.kind not in "iu":
         shape = list(stored.shape)
         raise UnreadableInput(f"{name} must be a list of whole numbers, not {stored.dtype} of shape {shape}")

@@ -9,11 +9,12 @@ from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, matrix, write_llama
 from tiebeam.doctor.fix import RENAME_FILES, Repair
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+from tiebeam.inspection import is_joint
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     names = model.unfound_files
-    if names:
+    if names and not is_joint(model.checkpoint):  # a joint tie has such a name so that others do not load it
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield Evidence(
             f"the weights are in {names[0]}{more}; there is no model.safetensors, pytorch_model.bin or index"

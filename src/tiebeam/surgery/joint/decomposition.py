@@ -52,15 +52,12 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
 
 def without_rows(moments: Moments, rows: Rows, ids: Array) -> Moments:
     """The sums without the rows `ids`, which are stored exactly and so are not fitted."""
+    pairs = [rows(i, i + 1) for i in ids.tolist()]
+    E, W = (np.concatenate([pair[which] for pair in pairs]) for which in (0, 1))
+    gone = moments_of(lambda start, stop: (E[start:stop], W[start:stop]), moments.weights[ids], moments.dim)
     weights = moments.weights.copy()
-    embed, cross, head = moments.embed.copy(), moments.cross.copy(), moments.head.copy()
-    for i in ids.tolist():
-        e, w = (x[0].astype(np.float64) for x in rows(i, i + 1))
-        embed -= weights[i] * np.outer(e, e)
-        cross -= weights[i] * np.outer(e, w)
-        head -= weights[i] * np.outer(w, w)
-        weights[i] = 0.0
-    return Moments(embed, cross, head, weights)
+    weights[ids] = 0.0
+    return Moments(moments.embed - gone.embed, moments.cross - gone.cross, moments.head - gone.head, weights)
 
 
 def square_roots(C: Array) -> tuple[Array, Array]:  # [D, D] -> C^1/2, C^-1/2

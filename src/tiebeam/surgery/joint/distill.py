@@ -79,10 +79,11 @@ def _distill(
     progress: Callable[[int, int], None],
 ) -> Distilled:  # fmt: skip
     torch, decoder = _torch(), held_out.original
+    assert fitted.after
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
         state.load(keep_at)
-    teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
+    teacher = calibration.hidden  # [t, D] each
     W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales
@@ -109,6 +110,7 @@ def _distill(
             state.save(keep_at)
         progress(min(int(100 * state.minutes / minutes), 100), 100)
     progress(100, 100)
+    assert best.after
     return Distilled(best, fitted.after, best.after, state.rounds, state.minutes)
 
 
@@ -149,6 +151,8 @@ KIND = Kind("the state of a distillation", _is_state, lambda name: name == STATE
 
 
 def _better(one: Fit, other: Fit) -> Fit:
+    assert one.after
+    assert other.after
     return other if other.after.kl < one.after.kl else one
 
 
@@ -158,7 +162,7 @@ class _State:
     def __init__(self, torch: Any, rows: Rows, calibration: Calibration, fitted: Fit) -> None:
         self.torch = torch
         self.dim = len(calibration.C)
-        self.balance = fitted.spectrum.balance
+        self.sensitivity = fitted.sensitivity
         self.exact = torch.from_numpy(fitted.exact)
         factors, V = fitted.factors, len(calibration.counts)
         table = np.concatenate([factors.rows(rows, *block) for block in row_blocks(V, self.dim)])
@@ -187,7 +191,7 @@ class _State:
                 logits = logits.index_copy(1, self.exact, g[part] @ W[self.exact].T)
             kl = (target.exp() * (target - _log_softmax(torch, logits, scales))).sum(1).mean()
             wrong = E[ids[part]] - S[ids[part]] @ A
-            loss = kl + 0.5 * self.balance**2 * wrong.square().sum(1).mean()
+            loss = kl + 0.5 * self.sensitivity * wrong.square().sum(1).mean()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()

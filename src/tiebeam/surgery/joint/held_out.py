@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,16 +17,19 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _LOGITS = 1 << 22  # elements in one block of logits
+_NORMAL = 1.96  # a 95% confidence interval, in standard errors
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Per token: loss in `nats`, `kl` from the original in nats, `agreement` as the share of equal top tokens."""
+    """Per token: loss in `nats`, `kl` from the original in nats, `agreement` as the share of equal top tokens.
+    `interval` is half of the 95% confidence interval of the loss minus the original's."""
 
     nats: float
     kl: float
     agreement: float
     tokens: int
+    interval: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -33,33 +37,48 @@ class Measured:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out runs of tokens and the original model, whose hidden states are computed once."""
+    """Runs of tokens and the original model. Its hidden states are given, or computed once: `states` has those of
+    every position of a run but the last."""
 
     original: Engine
     runs: list[list[int]]
+    given: list[Array] | None = None
 
     @cached_property
-    def _hidden(self) -> list[Array]:
-        return [self.original.hidden(run[:-1]) for run in self.runs]
+    def states(self) -> list[Array]:  # [t - 1, D] each
+        return [self.original.hidden(run[:-1]) for run in self.runs] if self.given is None else self.given
 
     @cached_property
     def before(self) -> Measured:
         return self.measure(self.original)
 
-    def measure(self, joined: Engine) -> Measured:
+    def first(self, tokens: int) -> HeldOut:
+        """About `tokens` tokens of it: the beginning of every run."""
+        length = max(2, tokens // max(1, len(self.runs)))
+        states = [h[: length - 1] for h in self.states]
+        return HeldOut(self.original, [run[:length] for run in self.runs], states)
+
+    def measure(
+        self, joined: Engine, progress: Callable[[int, int], None] = lambda done, total: None, *, layers: bool = True
+    ) -> Measured:
+        """Run `joined` on the text. Without `layers` only its head is compared, on the original's hidden states."""
         nats = kl = agree = 0.0
-        tokens = 0
+        lost: list[Array] = []
         step = max(1, _LOGITS // joined.vocab)
-        for run, hidden in zip(self.runs, self._hidden, strict=True):
-            states = hidden if joined is self.original else joined.hidden(run[:-1])
+        progress(0, len(self.runs))
+        for done, (run, hidden) in enumerate(zip(self.runs, self.states, strict=True)):
+            states = joined.hidden(run[:-1]) if layers and joined is not self.original else hidden
             targets = np.asarray(run[1:])
             for at in range(0, len(targets), step):
                 part = slice(at, at + step)
                 p = log_softmax(self.original.unembed(hidden[part]))  # [s, V]
                 q = p if joined is self.original else log_softmax(joined.unembed(states[part]))
-                rows = np.arange(len(p))
-                nats -= float(q[rows, targets[part]].sum(dtype=np.float64))
+                here = np.arange(len(p)), targets[part]
+                nats -= float(q[here].sum(dtype=np.float64))
+                lost.append(p[here] - q[here])
                 kl += float((np.exp(p) * (p - q)).sum(dtype=np.float64))
                 agree += int((p.argmax(1) == q.argmax(1)).sum())
-                tokens += len(p)
-        return Measured(nats / tokens, kl / tokens, agree / tokens, tokens)
+            progress(done + 1, len(self.runs))
+        tokens = sum(map(len, lost))
+        interval = _NORMAL * float(np.std(np.concatenate(lost))) / tokens**0.5
+        return Measured(nats / tokens, kl / tokens, agree / tokens, tokens, interval)

@@ -1,7 +1,8 @@
 """Plan the files of a joint tie: the table and its two maps, or, expanded, two ordinary matrices.
 
-Only tiebeam reads the joint form. Its weight files are named tiebeam*.safetensors, so that other loaders report a
-missing model instead of initialising two matrices at random.
+The joint form is read by tiebeam, and by transformers through `modeling_tiebeam.py`, which is written beside it
+(`auto_map` in config.json). Its weight files are of the variant "tiebeam" (model.tiebeam.safetensors): a loader that
+does not know the table reports missing weights instead of starting two matrices with random numbers.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam._version import __version__
-from tiebeam.checkpoint import dtypes
+from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
-from tiebeam.checkpoint.write.safetensors import Entry
+from tiebeam.checkpoint.write.safetensors import INDEX, Entry
 from tiebeam.errors import BadRequest
-from tiebeam.inspection import JOINT_TABLE, Report
+from tiebeam.inspection import JOINT_TABLE, Report, inspect, is_joint
 from tiebeam.pair import Tie
 from tiebeam.surgery.edits import Edit
 from tiebeam.surgery.joint.decomposition import Factors, Rows, row_blocks
@@ -27,6 +29,9 @@ from tiebeam.surgery.joint.fit import Fit
 from tiebeam.surgery.pair_edits import set_flag
 from tiebeam.surgery.plan import Plan
 from tiebeam.surgery.source import Source
+
+if TYPE_CHECKING:
+    from tiebeam.decode import Table
 
 Array = NDArray[Any]
 TABLE, EMBED_MAP, HEAD_MAP = JOINT_TABLE, "tiebeam.embed_map", "tiebeam.head_map"
@@ -70,10 +75,14 @@ def plan_joint(source: Source, fitted: Fit) -> Plan:
             entries.append(Entry(name, dtype, (len(ids), D), Made.of(raw)))
     assert source.embed
     assert source.head
-    about = {"joint": {"rank": R, "balance": fitted.recipe.balance, "version": __version__}}
-    edit = Edit(drop=frozenset({source.embed, source.head}), add=tuple(entries), config={("tiebeam",): about})
+    about = {"joint": {"rank": R, "rows": V, "exact_rows": len(fitted.exact), "version": __version__}}
+    code, config = _modeling_code(source)
+    edit = Edit(
+        drop=frozenset({source.embed, source.head}), add=tuple(entries), config={("tiebeam",): about, **config},
+        documents=code, documented=dict.fromkeys(code, "is written; transformers loads the model through it"),
+    )  # fmt: skip
     shards = tuple(replace(s, name=_renamed(s.name)) for s in source.layout.shards)
-    source = replace(source, layout=replace(source.layout, shards=shards))
+    source = replace(source, layout=replace(source.layout, shards=shards, index=INDEX.replace("json", "tiebeam.json")))
     return Plan("tie --joint", source, edit, _is_joint, exact=False)
 
 
@@ -94,8 +103,42 @@ def plan_expand(source: Source, fitted: Fit) -> Plan:
     return Plan("tie --joint --expand", source, edit, _is_expanded, exact=False)
 
 
+def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
+    """The embedding and the head of a written model, in either form, without its layers."""
+    from tiebeam.decode import Table
+    from tiebeam.decode.numpy.vocab_tables import exact_ids
+
+    def read(name: str) -> Array:
+        return result.tensor(name).astype(np.float32, copy=False)
+
+    if not is_joint(result):
+        pair = inspect(result).pair
+        assert pair.embed
+        assert pair.head
+        return Table(read(pair.embed.name)), Table(read(pair.head.name))
+    rows = read(TABLE)
+    ids = exact_ids(result, len(rows))
+    exact = (None, None) if ids is None else tuple(read(name) for name in EXACT[1:])
+    return Table(rows, read(EMBED_MAP), ids, exact[0]), Table(rows, read(HEAD_MAP), ids, exact[1])
+
+
+def _modeling_code(source: Source) -> tuple[dict[str, bytes], dict[tuple[str, ...], Any]]:
+    """The file that makes transformers load the joint form, and the config entries that name its class."""
+    architectures = (source.layout.config or {}).get("architectures")
+    base = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else None
+    if not isinstance(base, str) or not base.isidentifier():
+        return {}, {}
+    path = Path(__file__).parents[2] / "decode" / "modeling_tiebeam.py"
+    name = f"Joint{base}"
+    entries: dict[tuple[str, ...], Any] = {
+        ("architectures",): [name],
+        ("auto_map",): {"AutoModelForCausalLM": f"{path.stem}.{name}"},
+    }
+    return {path.name: path.read_bytes()}, entries
+
+
 def _renamed(name: str) -> str:
-    return f"tiebeam{name.removeprefix('model')}" if name.startswith("model") else f"tiebeam-{name}"
+    return f"model.tiebeam{name.removeprefix('model')}" if name.startswith("model") else f"model.tiebeam-{name}"
 
 
 def _float_dtype(source: Source, name: str | None = None) -> str:

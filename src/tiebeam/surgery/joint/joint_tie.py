@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebeam.checkpoint import Checkpoint
+import numpy as np
+
+from tiebeam.checkpoint import Checkpoint, dtypes
+from tiebeam.checkpoint.write.copy_bytes import Made
+from tiebeam.decode.numpy.ops import log_softmax
 from tiebeam.errors import BadRequest, ProofFailed, UnreadableInput
 from tiebeam.surgery.execute import Target, execute
-from tiebeam.surgery.joint.calibration import Calibration, calibrate
-from tiebeam.surgery.joint.fit import Fit, Recipe, fit
-from tiebeam.surgery.joint.held_out import HeldOut
-from tiebeam.surgery.joint.joint_plan import pair_rows, plan_expand, plan_joint
+from tiebeam.surgery.joint.calibration import TOKENS, Calibration, calibrate
+from tiebeam.surgery.joint.fit import Fit, Recipe, fit, tables_of
+from tiebeam.surgery.joint.held_out import HeldOut, Measured
+from tiebeam.surgery.joint.joint_plan import pair_rows, plan_expand, plan_joint, stored_tables
 from tiebeam.surgery.plan import Outcome, Plan, Progress, no_progress
 from tiebeam.surgery.source import Source
 
 if TYPE_CHECKING:
+    from tiebeam.decode import Engine
     from tiebeam.surgery.joint.distill import Distilled
 
-_SLACK = 0.02  # nats of KL that rounding the table to its stored dtype may add to the fitted KL
+_SLACK = 0.02  # what rounding the table to its stored dtype may change: nats of KL, and share of the embeddings
+_CHECKED = 128  # positions and rows on which the written tables are compared with the fitted ones
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class JointFit:
     calibration: Calibration
     fitted: Fit
     device: str | None = None
+    progress: Progress | None = None
     state: Path | None = None
     """Where the state of the distillation is, if there was one."""
 
@@ -51,13 +58,6 @@ class JointFit:
 
     def plan(self, expand: bool = False) -> Plan:
         """Plan to write the table and its maps; with `expand`, two ordinary matrices."""
-        from tiebeam.decode import engine_name
-
-        if not expand and engine_name(self.held_out.original) != "numpy":
-            raise BadRequest(
-                f"only transformers runs {self.source.checkpoint.architecture} models, and it does not read the joint "
-                "form; write two ordinary matrices with expand=True"
-            )
         plan = (plan_expand if expand else plan_joint)(self.source, self.fitted)
         return replace(plan, measure=self._measure)
 
@@ -85,23 +85,32 @@ class JointFit:
             remove_state(self.state)
         return outcome
 
-    def spectrum(self) -> list[dict[str, Any]]:
-        """Per rank: energy kept, parameters saved, loss."""
+    def spectrum(self, after: Measured | None = None) -> list[dict[str, Any]]:
+        """Per rank: KL, agreement, loss, energy kept, parameters saved. `after` is what the written model gave."""
         _, V, D = pair_rows(self.source)
-        return self.fitted.lines(V, D)
+        after = after or self.fitted.after
+        assert after is not None
+        return self.fitted.lines(V, D, after)
 
     def _measure(self, result: Checkpoint) -> Mapping[str, Any]:
-        """Run the written model on the held-out text."""
-        from tiebeam.decode import engine_name, open_engine
-
-        engine = open_engine(result, engine=engine_name(self.held_out.original), device=self.device)
-        before, after = self.held_out.before, self.held_out.measure(engine)
-        if after.kl > self.fitted.after.kl + _SLACK:
+        """Run the layers with the written tables on the held-out text. The layers are those of the source, which were
+        compared when they were copied, so they are not loaded a second time."""
+        rows, V, _ = pair_rows(self.source)
+        original, states = self.held_out.original, self.held_out.states[0][:_CHECKED]
+        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors, self.fitted.exact))
+        written = original.with_tables(*stored_tables(result))
+        p, q = (log_softmax(engine.unembed(states)) for engine in (planned, written))
+        ids = np.arange(0, V, max(1, V // _CHECKED))
+        e, f = (engine.embed.lookup(ids) for engine in (planned, written))
+        apart, wrong = float((np.exp(p) * (p - q)).sum(1).mean()), float(np.linalg.norm(e - f) / np.linalg.norm(e))
+        if not (apart < _SLACK and wrong < _SLACK):
             raise ProofFailed(
-                f"the written model has a KL of {after.kl:.4f} nats per token from the original, but the fit had "
-                f"{self.fitted.after.kl:.4f}; nothing was written"
+                f"the written tables differ from the fitted ones: a KL of {apart:.4f} nats per token, embeddings off "
+                f"by {wrong:.1%}; nothing was written"
             )
-        return {"before": before.to_dict(), "after": after.to_dict(), "spectrum": self.spectrum()}
+        before = self.held_out.before
+        after = self.held_out.measure(written, _stage(self.progress, "running the written model"))
+        return {"before": before.to_dict(), "after": after.to_dict(), "spectrum": self.spectrum(after)}
 
 
 def distill_directory(target: Path) -> Path:
@@ -111,18 +120,22 @@ def distill_directory(target: Path) -> Path:
 
 def fit_joint(
     source: Source,
-    text: str | None,
+    text: str | Sequence[str] | None,
     recipe: Recipe | None = None,
     *,
     rank: int | None = None,
     exact_rows: int = 0,
+    tokens: int = TOKENS,
+    confirm: bool = True,
     progress: Progress | None = None,
     engine: str = "auto",
     device: str | None = None,
 ) -> JointFit:
-    """Calibrate on `text` and fit. Without `recipe`, the default one with `rank` (None: the model's width)."""
-    from tiebeam.decode import open_engine
+    """Calibrate on `text` (one text, or one per file) and fit.
 
+    Without `recipe`, the default one with `rank` (None: the model's width). `tokens` are run to calibrate. `confirm`:
+    run the fitted model; without it, only the written model is run.
+    """
     rows, V, D = pair_rows(source)
     recipe = recipe or Recipe(rank or D, exact_rows=exact_rows)
     if not 1 <= recipe.rank <= 2 * D:
@@ -134,19 +147,35 @@ def fit_joint(
             'joint=True needs text="FILE": the fit weights rows and directions by text like that which the model will '
             "read; unweighted, the same table costs several nats per token instead of a few hundredths"
         )
+    original = open_original(source, engine, device, _stage(progress, "opening the model"))
+    calibration = calibrate(original, text, tokens, progress=_stage(progress, "calibrating"))
+    held_out = HeldOut(original, calibration.held_out, calibration.held_out_hidden)
+    fitted = fit(held_out, rows, calibration, recipe, progress or no_progress, confirm)
+    return JointFit(source, held_out, calibration, fitted, device, progress)
+
+
+def open_original(source: Source, engine: str, device: str | None, progress: Callable[[int, int], None]) -> Engine:
+    """The engine that runs the source: transformers on a device, or if asked for. A GGUF is dequantised for it."""
+    from tiebeam.decode import open_engine
+    from tiebeam.decode.transformers import Converted
+
     pair = source.report.pair
     assert pair.embed
     assert pair.head
+    options: dict[str, Any] = {"embed": pair.embed.name, "head": pair.head.name, "progress": progress}
+    if source.converted and source.checkpoint.format == "gguf":
+        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source))
     try:
-        original = open_engine(
-            source.checkpoint, embed=pair.embed.name, head=pair.head.name, engine=engine, device=device
-        )
+        return open_engine(source.checkpoint, engine=engine, device=device, **options)
     except UnreadableInput as error:
         raise UnreadableInput(f"joint=True must run the model to calibrate, which is not possible: {error}") from None
-    calibration = calibrate(original, text, progress=_stage(progress, "calibrating"))
-    held_out = HeldOut(original, calibration.held_out)
-    fitted = fit(held_out, rows, calibration, recipe, _stage(progress, "fitting"))
-    return JointFit(source, held_out, calibration, fitted, device)
+
+
+def _tensors(source: Source) -> Iterator[tuple[str, Any]]:
+    """The tensors of a GGUF as they will be written, for an engine that does not read GGUF."""
+    for entry in (entry for shard in source.layout.shards for entry in shard.entries):
+        assert isinstance(entry.content, Made)
+        yield entry.name, dtypes.decode(entry.dtype, b"".join(entry.content.blocks()), entry.shape)
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:

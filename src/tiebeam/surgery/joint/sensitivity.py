@@ -2,11 +2,12 @@
 
 An error in the head is an error in the logits, so its cost in nats is known. Between an error in the embedding and
 the loss lie all the layers, and there is no gradient; but small noise raises the KL by half its energy times the mean
-sensitivity. One run over a few thousand tokens puts embedding and head on one scale (docs/joint.md has the check).
+sensitivity. One run over a thousand tokens puts embedding and head on one scale (docs/joint.md has the check).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _NOISE = 0.05  # relative to the root-mean-square row norm
-_TOKENS = 2048
+_TOKENS = 1536
+_LENGTH = 256  # tokens of each run
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,19 @@ class _Noisy:
         return result
 
 
-def lookup_sensitivity(engine: Engine, runs: list[list[int]], norm: float) -> float:
-    """Twice the KL per squared norm of an error in the embedding; `norm` is the typical row norm."""
-    sample = HeldOut(engine, _sample(runs))
+def lookup_sensitivity(
+    engine: Engine,
+    runs: list[list[int]],
+    norm: float,
+    hidden: list[Array] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> float:
+    """Twice the KL per squared norm of an error in the embedding; `norm` is the typical row norm, `hidden` [t, D] the
+    hidden states of `runs` where they are known."""
+    wanted = max(1, _TOKENS // min(_LENGTH, max(map(len, runs))))
+    at = sorted({i * len(runs) // wanted for i in range(wanted)})
+    given = None if hidden is None else [hidden[i][: min(_LENGTH, len(runs[i])) - 1] for i in at]
+    sample = HeldOut(engine, [runs[i][:_LENGTH] for i in at], given)
     noisy: Any = _Noisy(engine.embed, _NOISE * norm, np.random.default_rng(0))
-    kl = sample.measure(engine.with_tables(noisy, engine.head)).kl
+    kl = sample.measure(engine.with_tables(noisy, engine.head), progress).kl
     return 2 * kl / (_NOISE * norm) ** 2
-
-
-def _sample(runs: list[list[int]]) -> list[list[int]]:
-    """A few thousand tokens spread evenly over the text, in short runs."""
-    pieces = [run[at : at + 256] for run in runs for at in range(0, len(run), 256)]
-    pieces = [piece for piece in pieces if len(piece) > 1]
-    wanted = max(1, _TOKENS // max(map(len, pieces)))
-    return [pieces[i * len(pieces) // wanted] for i in range(min(wanted, len(pieces)))]
