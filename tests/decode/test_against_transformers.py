@@ -33,7 +33,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 def test_every_runnable_family_is_compared():
     tested = {"gemma3" if family == "gemma3_text" else family for family in FAMILIES}
-    assert tested | {"tiebeam_golf"} == set(RUNNABLE)
+    assert tested | {"tiebeam_golf", "tiebeam_gpt"} == set(RUNNABLE)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])

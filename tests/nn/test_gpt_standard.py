@@ -123,9 +123,12 @@ def test_what_qwen3_lacks_is_refused_and_folds_on_request(changes, tmp_path):
         torch.testing.assert_close(model(ids), theirs(ids).logits, rtol=2e-4, atol=2e-4)
 
 
-def test_a_softcap_is_refused():
-    with pytest.raises(BadRequest, match=r"softcap=.* is not supported by Qwen3"):
-        GPT(small(softcap=15.0)).export(fold=True)
+def test_a_model_with_a_softcap_does_not_call_itself_qwen3():
+    config, _ = GPT(small(softcap=15.0)).export()
+    assert config["model_type"] == "tiebeam_gpt"
+    assert config["architectures"] != ["Qwen3ForCausalLM"]
+    with pytest.raises(ValueError, match="tiebeam_gpt"):
+        transformers.AutoConfig.for_model(**config)
 
 
 def test_a_model_untied_during_training_exports_untied(tmp_path):

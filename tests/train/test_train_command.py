@@ -69,8 +69,9 @@ def test_learning_rates_are_set_by_role(corpus: Corpus, tmp_path: Path) -> None:
     [
         (["--steps=0"], "--steps must be at least 1, not 0"),
         (["--minutes=0"], "--minutes must be above 0, not 0.0"),
-        (["--steps=2", "--softcap=15"],
-         "--softcap 15.0 is not supported by Qwen3 checkpoints; drop it or use --arch golf"),
+        (["--steps=2", "--zero-head"], "--zero-head is for an untied head, and this one starts tied; drop one of them"),
+        (["--steps=2", "--tie=no", "--input-grad-scale=2"],
+         "--input-grad-scale 2.0 is for a tied embedding; an untied one has its own learning rate"),
         (["--steps=2", "--tie=maybe"], "--tie maybe is not supported; use yes, no, or a fraction such as 0.67"),
         (["--steps=2", "--head-lr=1"], "--head-lr is for an untied head; use --embedding-lr, or --tie no"),
         (["--steps=2", "--optimizer=adamw", "--matrix-lr=1"],

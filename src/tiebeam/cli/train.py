@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, LearningRates, Result, Settings
 
+_ANY_VOCABULARY = 1 << 24
+
 
 def tie_option(value: str) -> bool | float:
     """Parse --tie: yes, no, or the fraction of the run after which the pair is untied."""
@@ -54,7 +56,17 @@ def tie_option(value: str) -> bool | float:
 @click.option("--context", type=int, default=256, show_default=True, metavar="N", help="Context length in tokens.")
 @click.option("--embed-dim", type=int, metavar="N", help="Factorized embedding of this width.")
 @click.option("--bridge", is_flag=True, help="A dim x dim matrix before the tied embedding at the output.")
-@click.option("--softcap", type=float, metavar="C", help="Cap the logits at C (golf only; its default is 15).")
+@click.option("--softcap", type=float, metavar="C",
+              help="Cap the logits at C (golf: 15). standard then opens in tiebeam only.")  # fmt: skip
+@click.option("--input-grad-scale", type=float, default=1.0, show_default=True, metavar="F",
+              help="Multiply the lookup's part of a tied embedding's gradient.")  # fmt: skip
+@click.option("--zero-head", is_flag=True, help="Start an untied head at zero (golf always does).")
+@click.option("--embed-norm", is_flag=True, help="RMSNorm after the embedding; opens in tiebeam only.")
+@click.option("--bigram-rows", type=int, default=0, metavar="N",
+              help="Add a hashed bigram table of N rows at the input; opens in tiebeam only.")  # fmt: skip
+@click.option("--pseudo-inverse", is_flag=True, help="Pseudo-inverse tying: E = Z T^-1, W = Z T, Z orthonormal.")
+@click.option("--coupled-adam", is_flag=True, help="One second moment over the vocabulary for embedding and head.")
+@click.option("--z-loss", type=float, default=0.0, metavar="F", help="Add F * logsumexp^2 to the loss, e.g. 1e-4.")
 @click.option("--vocab", type=int, default=2048, show_default=True, metavar="N", help="Vocabulary of the BPE to train.")
 @click.option("--tokenizer", type=click.Path(), metavar="FILE", help="Use this tokenizer.json or sentencepiece model.")
 @click.option("--batch-tokens", type=int, default=2048, show_default=True, metavar="N", help="Tokens per step.")
@@ -170,8 +182,10 @@ def _train(
 def _new_settings(options: dict[str, Any]) -> Settings:
     from tiebeam.train import Settings
 
-    names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge", "batch_tokens",
-             "accumulate", "steps", "seed", "optimizer", "warmup_steps", "backend", "device", "threads")  # fmt: skip
+    names = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "embed_dim", "bridge",
+             "input_grad_scale", "zero_head", "embed_norm", "bigram_rows", "pseudo_inverse", "coupled_adam", "z_loss",
+             "batch_tokens", "accumulate", "steps", "seed", "optimizer", "warmup_steps", "backend",
+             "device", "threads")  # fmt: skip
     chosen = {name: options[name] for name in names}
     softcap = options["softcap"]
     if softcap is None and options["arch"] == "golf":
@@ -180,7 +194,7 @@ def _new_settings(options: dict[str, Any]) -> Settings:
         chosen["save_every"] = options["save_every"]
     no_length = options["minutes"] is None and options["steps"] is None
     tie = tie_option(options["tie"])
-    return Settings(
+    settings = Settings(
         **chosen,
         softcap=softcap,
         minutes=5.0 if no_length else options["minutes"],
@@ -188,6 +202,8 @@ def _new_settings(options: dict[str, Any]) -> Settings:
         rates=_learning_rates(options, tied=tie is not False),
         compile=options["compile_model"],
     )
+    settings.model(_ANY_VOCABULARY)  # refuses sizes and options that do not fit together, before the corpus is built
+    return settings
 
 
 def _learning_rates(options: dict[str, Any], tied: bool) -> LearningRates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiebeam.families.bigram_hash import bigram_rows
 from tiebeam.families.config_fields import Fields, divide_heads, read_rope
 from tiebeam.families.family import Family, TensorNames
 from tiebeam.families.spec import Layer, Scales, Spec
@@ -52,6 +53,8 @@ def spec(f: Fields) -> Spec:
         gated=False,
         qk_norm="head",
         scales=scales(f),
+        table_maps=True,
+        bigram_rows=bigram_rows(f),
         golf=True,
     )
 

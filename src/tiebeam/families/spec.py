@@ -107,6 +107,12 @@ class Spec:
     attention_cap: float | None = None
     """Softcap of the attention scores."""
     scales: Scales = Scales()
+    table_maps: bool = False
+    """Our own formats: the table may be narrower than the model, with a map at each end, and have a bridge."""
+    embed_norm: bool = False
+    """RMSNorm without weights after the embedding."""
+    bigram_rows: int = 0
+    """Rows of a hashed bigram table that is added to the embedding; 0: none."""
     golf: bool = False
     """parameter-golf's block: norms without weights, residual mix, U-Net skips."""
 

@@ -80,7 +80,7 @@ def open_tables(
         weights = Weights(checkpoint, "float32")
         norm = load_norm(weights, spec, names, names.prefix + names.final_norm)
         factors = spec.scales
-        if spec.golf or "tiebeam" in config:  # rows pass through a map: small models, read whole
+        if spec.table_maps or "tiebeam" in config:  # rows pass through a map: small models, read whole
             one, two, _ = open_vocab_tables(weights, spec, names, config, embed, head)
             readers, vocab = (one.lookup, two.lookup), two.vocab
     except TiebeamError as error:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from tiebeam.errors import BadRequest
 from tiebeam.nn import golf_blocks, qwen3_blocks
 from tiebeam.nn.attention import rotary
+from tiebeam.nn.bigram_table import BigramTable
 from tiebeam.nn.gpt_config import GPTConfig
+from tiebeam.nn.pseudo_inverse import SPDMap, orthonormalize_
 from tiebeam.nn.tied_embedding import TiedEmbedding
 from tiebeam.surgery.split_parameter import split_parameter
 
@@ -51,6 +53,8 @@ class GPT(nn.Module):
     bridge: nn.Linear | None
     embed_proj: nn.Linear | None
     head_proj: nn.Linear | None
+    bigram: BigramTable | None
+    spd: SPDMap | None
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -69,6 +73,8 @@ class GPT(nn.Module):
         self.bridge = _linear(config.dim, config.dim) if config.bridge else None
         self.embed_proj = _linear(width, config.dim) if config.embed_dim else None
         self.head_proj = _linear(config.dim, width) if config.embed_dim else None
+        self.bigram = BigramTable(config.bigram_rows, config.dim) if config.bigram_rows else None
+        self.spd = SPDMap(config.dim) if config.pseudo_inverse else None
         self._reset_rest()
 
     def reset_parameters(self) -> None:
@@ -87,7 +93,7 @@ class GPT(nn.Module):
             if self.config.starts_tied:  # untied during training
                 with torch.no_grad():
                     self.lm_head.weight.copy_(self.table.weight)
-            elif self.config.arch == "golf":
+            elif self.config.arch == "golf" or self.config.zero_head:
                 nn.init.zeros_(self.lm_head.weight)
             else:
                 self.table.init_(self.lm_head.weight, std=0.02)
@@ -98,6 +104,16 @@ class GPT(nn.Module):
             nn.init.orthogonal_(self.embed_proj.weight)
             with torch.no_grad():
                 self.head_proj.weight.copy_(self.embed_proj.weight.t())
+        if self.bigram is not None:
+            self.bigram.reset_parameters()
+        if self.spd is not None:
+            self.spd.reset_parameters()
+            self.restore_constraints()
+
+    def restore_constraints(self) -> None:
+        """After an optimizer step: make the table of a pseudo-inverse pair orthonormal again."""
+        if self.spd is not None and not self.table.weight.is_meta:
+            orthonormalize_(self.table.weight)
 
     @property
     def table(self) -> TiedEmbedding:
@@ -133,6 +149,12 @@ class GPT(nn.Module):
         x = self.table.embed(ids)
         if self.embed_proj is not None:
             x = self.embed_proj(x)
+        if self.spd is not None:
+            x = self.spd.inverse(x)
+        if self.bigram is not None:
+            x = x + self.bigram(ids).to(x.dtype)
+        if self.config.embed_norm:
+            x = golf_blocks.norm(x, self.config.norm_eps)
         return self._layers(x)
 
     def _layers(self, x: Tensor) -> Tensor:  # [B, T, D] -> [B, T, D]
@@ -150,7 +172,7 @@ class GPT(nn.Module):
         return self.table.loss(h, targets, head=None if self.lm_head is None else self.lm_head.weight, **options)
 
     def _before_head(self, h: Tensor) -> Tensor:
-        bridge = self.bridge if self.bridge is not None else self.head_proj
+        bridge = self.bridge or self.head_proj or self.spd
         return h if bridge is None else cast(Tensor, bridge(h))
 
     def untie(self, optimizer: Optimizers = None, *, own_group: bool = False) -> nn.Parameter:
@@ -167,8 +189,8 @@ class GPT(nn.Module):
     def roles(self) -> dict[str, list[nn.Parameter]]:
         """Every parameter once, by its role for the optimizers: table, head, matrices, scalars.
 
-        "head" is empty while tied. "matrices" are the linear layers, which Muon is for; "scalars" are norms, gains
-        and residual mixes, of any shape.
+        "head" is empty while tied. "matrices" are the linear layers, which Muon is for; "scalars" are norms, gains,
+        residual mixes, the bigram table and the factor of a pseudo-inverse pair, of any shape.
         """
         linear = {id(m.weight) for m in self.modules() if isinstance(m, nn.Linear)}
         roles: dict[str, list[nn.Parameter]] = {"table": [], "head": [], "matrices": [], "scalars": []}
@@ -186,20 +208,24 @@ class GPT(nn.Module):
     def export(self, *, fold: bool = False) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """config.json and the tensors of a checkpoint, each tensor contiguous and stored once.
 
-        A standard model with a bridge or a factorized embedding is refused unless `fold=True`, which multiplies those
-        matrices into an untied embedding and head that every Qwen3 loader can open.
+        A model with matrices that its format lacks (a bridge, a factorized embedding, a pseudo-inverse pair) is refused
+        unless `fold=True`, which multiplies them into an untied embedding and head that every Qwen3 loader can open.
         """
         if self.table.weight.shape[0] != self.config.vocab:
             raise BadRequest("this rank holds a shard of the vocabulary; export gather_model(model) on rank 0")
         config = self.config.to_hf(tied=self.tied, fold=fold)
         tensors = {name: tensor.detach().contiguous() for name, tensor in self.state_dict().items()}
         if self.config.foldable:
-            head = tensors.pop("lm_head.weight", tensors["model.embed_tokens.weight"])
+            name = "tok_emb.weight" if self.config.arch == "golf" else "model.embed_tokens.weight"
+            head = tensors.pop("lm_head.weight", tensors[name])
             if (bridge := tensors.pop("bridge.weight", None)) is not None:
                 head = head @ bridge
             if (up := tensors.pop("embed_proj.weight", None)) is not None:
-                tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] @ up.t()
+                tensors[name] = tensors[name] @ up.t()
                 head = head @ tensors.pop("head_proj.weight")
+            if self.spd is not None:
+                del tensors["spd.weight"]
+                tensors[name], head = self.spd.inverse(tensors[name]).contiguous(), self.spd(head)
             tensors["lm_head.weight"] = head
         config["dtype"] = str(self.table.weight.dtype).removeprefix("torch.")
         return config, tensors

@@ -1,10 +1,12 @@
 """The configuration of a GPT, and its two forms of config.json: Qwen3's and parameter-golf's.
 
-`arch="standard"` is Qwen3, tensor for tensor. Three options do not exist in a Qwen3 config: a softcap, a bridge and a
-factorized embedding. A softcap cannot be saved. The other two can be multiplied into an ordinary untied head (and
-embedding), which `GPT.export(fold=True)` does on request only, because it changes the tie.
+`arch="standard"` is Qwen3, tensor for tensor. Some options do not exist in a Qwen3 config. A bridge, a factorized
+embedding and a pseudo-inverse pair can be multiplied into an ordinary untied embedding and head, which
+`GPT.export(fold=True)` does on request only, because it changes the tie. A softcap, a norm after the embedding and a
+bigram table cannot: with one of them the checkpoint has our own `model_type` "tiebeam_gpt", which is Qwen3 and a key
+for each option, and which the NumPy decoder runs.
 
-`arch="golf"` has its own config.json with a key for every option.
+`arch="golf"` has its own config.json with a key for every option, and is written folded only for a pseudo-inverse pair.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tiebeam.errors import BadRequest
 Arch = Literal["standard", "golf"]
 GOLF_NORM_EPS = 2.0**-23  # float32's epsilon, the default of F.rms_norm, as in parameter-golf
 _ARCHITECTURES = {"standard": ("qwen3", "Qwen3ForCausalLM"), "golf": ("tiebeam_golf", "TiebeamGolfForCausalLM")}
+_OWN = ("tiebeam_gpt", "TiebeamForCausalLM")  # standard with options that Qwen3 does not have
 
 
 def tied_init_std(dim: int) -> float:
@@ -37,6 +40,13 @@ class GPTConfig:
     Args:
         tie: True, False, or a fraction f in (0, 1): the model starts tied, and the training loop calls `untie` after
             f of the run (see `untie_at`).
+        embed_dim: width of a factorized embedding; None for the width of the model.
+        bridge: a dim x dim matrix before a tied head.
+        input_grad_scale: factor on the lookup's part of a tied embedding's gradient.
+        zero_head: an untied head starts at zero, as it always does in golf.
+        embed_norm: RMSNorm without weights after the embedding, as golf always has.
+        bigram_rows: rows of a hashed bigram table at the input; 0 for none.
+        pseudo_inverse: pseudo-inverse tying, see `tiebeam.nn.pseudo_inverse`.
 
     Raises:
         BadRequest: the fields do not fit together.
@@ -63,6 +73,10 @@ class GPTConfig:
     bridge: bool = False
     init_std: float | None = None
     input_grad_scale: float = 1.0
+    zero_head: bool = False
+    embed_norm: bool = False
+    bigram_rows: int = 0
+    pseudo_inverse: bool = False
 
     def __post_init__(self) -> None:
         fill = object.__setattr__
@@ -106,6 +120,27 @@ class GPTConfig:
             raise BadRequest("embed_dim already adds a matrix before the head; drop bridge")
         if self.softcap is not None and self.softcap <= 0:
             raise BadRequest(f"softcap={self.softcap} must be a positive number, or None for no cap")
+        self._check_variants()
+
+    def _check_variants(self) -> None:
+        if not 0 <= self.input_grad_scale < float("inf"):
+            raise BadRequest(f"input_grad_scale={self.input_grad_scale} must be a finite number of at least 0")
+        if self.input_grad_scale != 1.0 and not self.starts_tied:
+            raise BadRequest(
+                f"input_grad_scale={self.input_grad_scale} is for a tied embedding; an untied one has its own "
+                "learning rate"
+            )
+        if self.zero_head and self.tie is not False:
+            raise BadRequest("zero_head=True is for an untied head, and this one starts tied; drop one of them")
+        if self.embed_norm and self.arch == "golf":
+            raise BadRequest("embed_norm=True is already part of arch='golf'; drop it")
+        if self.bigram_rows < 0 or self.bigram_rows == 1:
+            raise BadRequest(f"bigram_rows={self.bigram_rows} must be at least 2, or 0 for no bigram table")
+        if self.pseudo_inverse:
+            if self.tie is not True or self.bridge or self.embed_dim is not None:
+                raise BadRequest("pseudo_inverse=True is a tie of its own; use tie=True without bridge and embed_dim")
+            if self.vocab < self.dim:
+                raise BadRequest(f"pseudo_inverse=True needs a vocabulary of at least dim={self.dim}, not {self.vocab}")
 
     def _default_std(self) -> float:
         if not self.tie:
@@ -125,24 +160,30 @@ class GPTConfig:
         return self.tie is not False
 
     @property
+    def own_format(self) -> bool:
+        """Whether a standard model has an option that no Qwen3 checkpoint can express."""
+        beyond = self.softcap is not None or self.embed_norm or self.bigram_rows > 0
+        return self.arch == "standard" and beyond
+
+    @property
     def foldable(self) -> bool:
-        """Whether a standard model has matrices that Qwen3 lacks but that can be multiplied into its own."""
-        return self.arch == "standard" and (self.bridge or self.embed_dim is not None)
+        """Whether matrices that the checkpoint's format lacks are multiplied into an untied embedding and head."""
+        maps = self.bridge or self.embed_dim is not None
+        return self.pseudo_inverse or (self.arch == "standard" and maps and not self.own_format)
 
     def to_hf(self, *, tied: bool | None = None, fold: bool = False) -> dict[str, Any]:
         """config.json. `tied` is the state when saving, for a run that unties; by default the initial state."""
         if tied is None:
             tied = self.starts_tied
-        if self.arch == "standard" and self.softcap is not None:
-            raise BadRequest(
-                f"softcap={self.softcap} is not supported by Qwen3 checkpoints; use softcap=None or arch='golf'"
-            )
         if self.foldable and not fold:
             what = "bridge=True" if self.bridge else f"embed_dim={self.embed_dim}"
+            if self.pseudo_inverse:
+                what = "pseudo_inverse=True"
             raise BadRequest(
-                f"{what} is not supported by Qwen3 checkpoints; export(fold=True) multiplies it into an untied pair"
+                f"{what} is not supported by {self._format} checkpoints; "
+                "export(fold=True) multiplies it into an untied pair"
             )
-        model_type, architecture = _ARCHITECTURES[self.arch]
+        model_type, architecture = _OWN if self.own_format else _ARCHITECTURES[self.arch]
         common: dict[str, Any] = {
             "architectures": [architecture],
             "model_type": model_type,
@@ -159,9 +200,17 @@ class GPTConfig:
             "tie_word_embeddings": tied and not self.foldable,
             "initializer_range": 0.02,
         }
+        options = {
+            "logit_softcap": self.softcap,
+            "embed_dim": self.embed_dim,
+            "bridge": self.bridge,
+            "bigram_rows": self.bigram_rows or None,
+        }
         if self.arch == "standard":
+            options = {**options, "embed_norm": self.embed_norm} if self.own_format else {}
             return {
                 **common,
+                **options,
                 "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},  # for newer loaders
                 "hidden_act": "silu",
                 "attention_bias": False,
@@ -169,12 +218,16 @@ class GPTConfig:
                 "use_cache": True,
                 "use_sliding_window": False,
             }
-        return {**common, "logit_softcap": self.softcap, "embed_dim": self.embed_dim, "bridge": self.bridge}
+        return {**common, **options}
+
+    @property
+    def _format(self) -> str:
+        return "tiebeam" if self.own_format or self.arch == "golf" else "Qwen3"
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> GPTConfig:
         """Read config.json, as written by `to_hf` or of any plain Qwen3."""
-        known = {model_type: arch for arch, (model_type, _) in _ARCHITECTURES.items()}
+        known = {model_type: arch for arch, (model_type, _) in _ARCHITECTURES.items()} | {_OWN[0]: "standard"}
         arch = known.get(str(config.get("model_type")))
         if arch is None:
             raise BadRequest(f"model_type={config.get('model_type')!r} is not supported; expected {' or '.join(known)}")
@@ -196,6 +249,8 @@ class GPTConfig:
                 tie=bool(config.get("tie_word_embeddings", arch == "golf")),
                 embed_dim=config.get("embed_dim"),
                 bridge=bool(config.get("bridge", False)),
+                embed_norm=bool(config.get("embed_norm", False)),
+                bigram_rows=config.get("bigram_rows") or 0,
             )
         except KeyError as missing:
             raise BadRequest(f"config.json has no {missing.args[0]!r}, which the model's shape needs") from None

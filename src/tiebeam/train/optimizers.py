@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from tiebeam.nn.collectives import local_part
+from tiebeam.train.coupled_adam import CoupledAdam
 from tiebeam.train.distributed_muon import Spread
 from tiebeam.train.learning_rates import ROLES, LearningRates, Preset
 from tiebeam.train.muon import Muon
@@ -24,6 +25,7 @@ def make_optimizers(
     rates: LearningRates | None = None,
     preset: Preset = "muon",
     spread: Spread | None = None,
+    coupled: bool = False,
 ) -> Optimizers:
     """The optimizers for a model.
 
@@ -32,6 +34,7 @@ def make_optimizers(
         rates: peak learning rates.
         preset: "muon" or "adamw".
         spread: distributes Muon's Newton-Schulz steps over ranks; None computes them on this rank.
+        coupled: embedding and head get one second moment averaged over the vocabulary, see `coupled_adam`.
 
     >>> from tiebeam.nn import GPT, GPTConfig
     >>> model = GPT(GPTConfig(vocab=32, dim=16, layers=1, heads=2))
@@ -54,6 +57,9 @@ def make_optimizers(
         return Optimizers([AdamW(list(groups.values()), betas=rates.betas, fused=fused)])
     matrices = groups.pop("matrices", None)
     made: list[Optimizer] = []
+    if coupled:
+        pair = [groups.pop(role) for role in ("table", "head") if role in groups]
+        made.append(CoupledAdam(pair, betas=rates.betas))
     if groups:
         made.append(Adam(list(groups.values()), betas=rates.betas, eps=1e-8, fused=fused))
     if matrices:

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from tiebeam.train.result import Result
     from tiebeam.train.settings import Settings
 
+_OWN = {"golf": "its architecture is parameter-golf's", "standard": "it is Qwen3 with further options (config.json)"}
+
 
 def run_card(settings: Settings, corpus: Corpus, result: Result) -> str:
     """README.md of the run directory."""
     tie = "tied embeddings" if result.tied else "untied embeddings"
     usage = (
         "`AutoModelForCausalLM.from_pretrained(DIR)` opens it as a Qwen3 model.\n"
-        if settings.arch == "standard"
-        else "`tiebeam generate DIR` runs it; its architecture is parameter-golf's and has no class in transformers.\n"
+        if settings.arch == "standard" and not settings.model(corpus.vocab).own_format
+        else f"`tiebeam generate DIR` runs it; {_OWN[settings.arch]} and has no class in transformers.\n"
     )
     final = result.final
     return (

@@ -32,16 +32,29 @@ class Settings:
     mlp_dim: int = 512
     context: int = 256
     softcap: float | None = None
+    """Cap of the logits. A standard model with one is written in our own format, which transformers does not open."""
     tie: bool | float = True
     """True, False, or the fraction of the run after which the pair is untied."""
     embed_dim: int | None = None
     bridge: bool = False
+    input_grad_scale: float = 1.0
+    """Factor on the lookup's part of a tied embedding's gradient."""
+    zero_head: bool = False
+    """An untied head starts at zero."""
+    embed_norm: bool = False
+    """RMSNorm after the embedding. The checkpoint is written in our own format."""
+    bigram_rows: int = 0
+    """Rows of a hashed bigram table at the input. The checkpoint is written in our own format."""
+    pseudo_inverse: bool = False
+    """Pseudo-inverse tying: an orthonormal table, and one positive definite map for both ends."""
     batch_tokens: int = 2048
     accumulate: int = 1
     steps: int | None = None
     minutes: float | None = None
     seed: int = 0
     optimizer: Preset = "muon"
+    coupled_adam: bool = False
+    """One second moment, averaged over the vocabulary, for embedding and head."""
     rates: LearningRates | None = None
     """Peak learning rates; None takes the defaults of the architecture."""
     warmup_steps: int = 20
@@ -66,10 +79,7 @@ class Settings:
             raise BadRequest("`compile=True` is not supported by the MLX backend; drop it or use `backend='torch'`")
         if self.backend == "mlx" and self.threads is not None:
             raise BadRequest(f"`threads={self.threads}` is not supported by the MLX backend; drop it")
-        if self.arch == "standard" and self.softcap is not None:  # before training, not when the checkpoint is saved
-            raise BadRequest(
-                f"`softcap={self.softcap}` is not supported by Qwen3 checkpoints; drop it or use `arch='golf'`"
-            )
+        self._check_variants()
         if (self.steps is None) == (self.minutes is None):
             raise BadRequest("give the length of the run as either `steps` or `minutes`")
         if self.steps is not None and self.steps < 1:
@@ -86,6 +96,18 @@ class Settings:
         if not self.save_every > 0:
             raise BadRequest(f"`save_every` must be above 0 seconds, not {self.save_every}")
 
+    def _check_variants(self) -> None:
+        if self.backend == "mlx":
+            for name in ("zero_head", "embed_norm", "bigram_rows", "pseudo_inverse", "coupled_adam"):
+                if value := getattr(self, name):
+                    raise BadRequest(
+                        f"`{name}={value}` is not supported by the MLX backend; drop it or use `backend='torch'`"
+                    )
+        if self.coupled_adam and self.optimizer != "muon":
+            raise BadRequest("`coupled_adam=True` is not supported by `optimizer='adamw'`; use `optimizer='muon'`")
+        if not 0 <= self.z_loss < float("inf"):
+            raise BadRequest(f"`z_loss={self.z_loss}` must be a finite number of at least 0")
+
     @property
     def batch(self) -> int:
         """Windows in one micro-batch."""
@@ -101,7 +123,9 @@ class Settings:
         return GPTConfig(
             vocab=vocab, dim=self.dim, layers=self.layers, heads=self.heads, arch=self.arch,  # type: ignore[arg-type]
             kv_heads=self.kv_heads, mlp_dim=self.mlp_dim, context=self.context, softcap=self.softcap, tie=self.tie,
-            embed_dim=self.embed_dim, bridge=self.bridge,
+            embed_dim=self.embed_dim, bridge=self.bridge, input_grad_scale=self.input_grad_scale,
+            zero_head=self.zero_head, embed_norm=self.embed_norm, bigram_rows=self.bigram_rows,
+            pseudo_inverse=self.pseudo_inverse,
         )  # fmt: skip
 
     @property

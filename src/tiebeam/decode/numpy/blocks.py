@@ -30,6 +30,8 @@ class Cache:
         self.keys = np.empty(shape, dtype)  # [L, K, capacity, N]
         self.values = np.empty(shape, dtype)
         self.capacity, self.length = capacity, 0
+        self.last_token: int | None = None
+        """The token at the last position, for a bigram table."""
         kinds = {layer.rope for layer in spec.layers if layer.rope is not None}
         self.rotary = {kind: rope.tables(kind, capacity, dtype) for kind in kinds}
 

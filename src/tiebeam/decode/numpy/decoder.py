@@ -24,11 +24,12 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.engine import EngineBase, Tokens
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
 from tiebeam.decode.numpy.load_weights import Weights
-from tiebeam.decode.numpy.ops import Array, Ids, softcap
+from tiebeam.decode.numpy.ops import Array, Ids, rms_norm, softcap
 from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
 from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_tables
 from tiebeam.decode.sampling import Sampling
 from tiebeam.errors import BadRequest, UnreadableInput
+from tiebeam.families.bigram_hash import FIRST, bigram_row
 from tiebeam.families.spec import Spec
 
 CHUNK = 128
@@ -64,6 +65,7 @@ class Decoder(EngineBase):
     dtype: np.dtype[Any]
     positions: Array | None = None  # [context, D]
     skip_weights: Array | None = None  # [L // 2, D], golf
+    bigrams: Array | None = None  # [R, D], added to the embedding
     checkpoint: Checkpoint | None = None
     notes: tuple[str, ...] = ()
 
@@ -85,11 +87,13 @@ class Decoder(EngineBase):
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)
-        positions = skips = None
+        positions = skips = bigrams = None
         if spec.positions:
             positions = weights.matrix(names.prefix + names.positions, (spec.context, spec.dim))
         if spec.golf:
             skips = weights.vector("skip_weights", (len(spec.layers) // 2, spec.dim))
+        if spec.bigram_rows:
+            bigrams = weights.matrix("bigram.weight", (spec.bigram_rows, spec.dim))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as readers:  # converting weights releases the GIL
             opening = readers.submit(open_tables, weights, spec, names, config, embed, head)
             blocks = list(readers.map(lambda i: load_block(weights, spec, names, i), range(len(spec.layers))))
@@ -105,6 +109,7 @@ class Decoder(EngineBase):
             dtype=weights.dtype,
             positions=positions,
             skip_weights=skips,
+            bigrams=bigrams,
             checkpoint=checkpoint,
             notes=(*tables[2], *_unused(weights)),
         )
@@ -141,21 +146,24 @@ class Decoder(EngineBase):
         chunk = min(CHUNK, max(16, _SCORES // (self.spec.heads * (cache.length + len(ids)))))
         with np.errstate(all="ignore"):  # an overflow shows in the result and is explained then
             for start in range(0, len(ids), chunk):
-                x = self._embed(ids[start : start + chunk], cache.length)  # [t, D]
+                x = self._embed(ids[start : start + chunk], cache)  # [t, D]
                 parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache)))
         h = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if not np.isfinite(h).all():
             self._explain_nan()
         return h
 
-    def _embed(self, ids: Ids, start: int) -> Array:  # [t] -> [t, D]
+    def _embed(self, ids: Ids, cache: Cache) -> Array:  # [t] -> [t, D]
         x = self.embed.lookup(ids)
         if self.spec.scales.input != 1.0:
             x = x * self.spec.scales.input
         if self.positions is not None:
-            x = x + self.positions[start : start + len(ids)]
-        if self.spec.golf:
-            x = self.final_norm(x)  # without weights, so the same one
+            x = x + self.positions[cache.length : cache.length + len(ids)]
+        if self.bigrams is not None:
+            x = x + self.bigrams[_bigram_rows(ids, cache.last_token, len(self.bigrams))]
+            cache.last_token = int(ids[-1])
+        if self.spec.golf or self.spec.embed_norm:
+            x = rms_norm(x, None, self.spec.eps)
         return x
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
@@ -201,6 +209,15 @@ class Decoder(EngineBase):
                     "the file is damaged, or its training diverged"
                 )
         raise UnreadableInput(f"{self.source} overflows on this input: the weights are finite, the activations are not")
+
+
+def _bigram_rows(ids: Ids, before: int | None, rows: int) -> Ids:  # [t] -> [t]
+    """The rows of the bigram table; `before` is the token before the first id, None at the start of the text."""
+    previous = np.concatenate([[0 if before is None else before], ids[:-1]]).astype(np.int64)
+    found: Ids = bigram_row(previous, ids.astype(np.int64), rows)
+    if before is None:
+        found[0] = FIRST
+    return found
 
 
 def _unused(weights: Weights) -> tuple[str, ...]:

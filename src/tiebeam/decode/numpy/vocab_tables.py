@@ -82,7 +82,7 @@ def open_tables(
     if joint is not None:
         return _open_joint(weights, spec, joint)
     checkpoint = weights.checkpoint
-    if embed or head or spec.golf:  # one is named: the other has its usual name
+    if embed or head or spec.table_maps:  # one is named: the other has its usual name
         embed = embed or _stored(checkpoint, names.prefix + names.embed)
         head = head or _stored(checkpoint, names.head)
     if embed == head:
@@ -107,14 +107,14 @@ def open_tables(
     if pair.tie is Tie.UNTIED or pair.tie is Tie.TORN or rounded:
         assert one is not None
         assert two is not None
-        return _golf_maps(
+        return _with_maps(
             weights, spec, _lookup_only(weights, spec, config, one), _rows(weights, spec, config, two), notes
         )
     only = one or two
     assert only is not None
     table = _rows(weights, spec, config, only)
     weights.used.update(name for name in (one, two) if name)
-    return _golf_maps(weights, spec, table, table, notes)
+    return _with_maps(weights, spec, table, table, notes)
 
 
 def _stored(checkpoint: Checkpoint, name: str) -> str | None:
@@ -128,7 +128,7 @@ def _exact_twin(checkpoint: Checkpoint, one: str | None, two: str | None) -> boo
 
 
 def _width(spec: Spec, config: Mapping[str, Any]) -> int:
-    narrow = config.get("embed_dim") if spec.golf else None
+    narrow = config.get("embed_dim") if spec.table_maps else None
     return narrow if type(narrow) is int and narrow > 0 else spec.dim
 
 
@@ -147,11 +147,11 @@ def _padded(checkpoint: Checkpoint, spec: Spec, name: str) -> int:
     return info.shape[0] if info.shape and info.shape[0] >= spec.vocab else spec.vocab
 
 
-def _golf_maps(
+def _with_maps(
     weights: Weights, spec: Spec, embed: Table, head: Table, notes: tuple[str, ...]
 ) -> tuple[Table, Table, tuple[str, ...]]:
-    """The optional maps of a golf model: the two projections of a narrow table, and the bridge before the head."""
-    if not spec.golf:
+    """The optional maps of our own formats: the two projections of a narrow table, and the bridge before the head."""
+    if not spec.table_maps:
         return embed, head, notes
     D, R = spec.dim, embed.rows.shape[1]
     into = out = None

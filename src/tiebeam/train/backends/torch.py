@@ -40,8 +40,9 @@ class TorchBackend:
         self.model = (model or GPT(config)).to(self.device)
         self._forward: Any = self.parallelism.wrap(self.model, settings.compile)
         self.optimizers = make_optimizers(
-            self.model.roles(), settings.learning_rates, settings.optimizer, self.parallelism.muon_spread
-        )
+            self.model.roles(), settings.learning_rates, settings.optimizer, self.parallelism.muon_spread,
+            coupled=settings.coupled_adam,
+        )  # fmt: skip
         self._watch: gradient_provenance | None = None
         self.guard = None
         if distribution.world_size > 1:
@@ -99,6 +100,7 @@ class TorchBackend:
     def optimizer_step(self) -> None:
         self.optimizers.step()
         self.optimizers.zero_grad()
+        self.model.restore_constraints()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -109,6 +109,11 @@ class Distribution:
                 f"`tie={settings.tie}` unties during the run, which --shard does not support; "
                 "use --shard-vocab, or tie=True or tie=False"
             )
+        for name in ("coupled_adam", "pseudo_inverse"):
+            if self.layout != "ddp" and getattr(settings, name):
+                raise BadRequest(
+                    f"`{name}=True` needs the full embedding on every rank; drop {_OPTION[self.layout]}, or drop {name}"
+                )
         if self.layout != "ddp" and settings.compile:
             raise BadRequest(f"`compile=True` is not supported with {_OPTION[self.layout]}; drop one of them")
 

@@ -194,7 +194,7 @@ def test_a_nan_loss_stops_the_run_with_a_fix(corpus, tmp_path):
         ({"compile": True}, "compile=True` is not supported by the MLX backend"),
         ({"threads": 2}, "threads=2` is not supported by the MLX backend"),
         ({"device": "cuda"}, "use auto, cpu or gpu"),
-        ({"softcap": 15.0}, "softcap=15.0` is not supported by Qwen3 checkpoints"),
+        ({"embed_norm": True}, "embed_norm=True` is not supported by the MLX backend"),
     ],
 )
 def test_unsupported_settings_are_refused_before_anything_is_written(corpus, tmp_path, changes, says):
