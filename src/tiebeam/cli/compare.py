@@ -35,7 +35,9 @@ _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context",
     "--out", default="comparison", show_default=True, metavar="DIR", help="Directory for the runs and the report."
 )
 @click.option("--variants", default="tied,untied", show_default=True, metavar="A,B",
-              help="Any of tied, untied, then (untied after 2/3 of the run), bridge (tied, DxD map).")  # fmt: skip
+              help="Names from --list.")  # fmt: skip
+@click.option("--suite", "suite_name", type=click.Choice(["frontier"]), help="Run this list of variants instead.")
+@click.option("--list", "list_variants", is_flag=True, help="List the variants with claim, source and parameters.")
 @click.option("--widths", metavar="A,B,C",
               help=f"Widths of the ladder (default {','.join(map(str, DEFAULT_WIDTHS))}, or --dim).")  # fmt: skip
 @click.option("--vocabs", metavar="A,B", help="Train the ladder with several vocabulary sizes (default: --vocab).")
@@ -83,7 +85,7 @@ def command(
     text: tuple[str, ...], out: str, variants: str, widths: str | None, vocabs: str | None, minutes: float | None,
     steps: int | None, seeds: int, match: str | None, anchor: str, vocab: int, tokenizer: str | None,
     bigram_steps: int, max_bytes: int | None, sweep: bool, for_model: str | None, check_tokens: int, memory: bool,
-    force: bool, quiet: bool, as_json: bool, **options: Any,
+    force: bool, quiet: bool, as_json: bool, suite_name: str | None, list_variants: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train a small GPT tied and untied on TEXT at several widths: should this model tie?
 
@@ -101,9 +103,12 @@ def command(
     tiebeam compare --sweep --for 50257x768x85M
     torchrun --nproc-per-node 2 -m tiebeam compare books/ --minutes 60
     """
+    if list_variants:
+        _list_variants(as_json)
+        return
     from tiebeam.cli.compare_progress import CompareProgress
     from tiebeam.cli.plan import planned_model
-    from tiebeam.compare import compare, parse_variants
+    from tiebeam.compare import compare, parse_variants, suite
     from tiebeam.compare.comparison import base_settings
     from tiebeam.compare.train_runs import check_directory
     from tiebeam.train import Distribution
@@ -115,7 +120,7 @@ def command(
         with reported_once(distribution):
             hidden = quiet or as_json or not distribution.is_main
             progress, display = Progress(hidden), CompareProgress(hidden)
-            chosen = parse_variants(variants)
+            chosen = suite(suite_name) if suite_name else parse_variants(variants)
             length = {"steps": steps if steps or minutes else DEFAULT_STEPS, "minutes": minutes}
             softcap = 15.0 if options["arch"] == "golf" else None
             shape = {name: options[name] for name in _SETTINGS}
@@ -159,6 +164,22 @@ def _interruptible(distribution: Distribution) -> Iterator[None]:
         if distribution.is_main:
             render.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+def _list_variants(as_json: bool) -> None:
+    from tiebeam.compare.variants import VARIANTS
+
+    if as_json:
+        render.emit_json({"variants": [variant.to_dict() for variant in VARIANTS.values()]})
+        return
+    rows: list[list[Any]] = [["variant", "parameters", "claim", "source"]]
+    for v in VARIANTS.values():
+        rows.append([v.name, "fewest" if v.name == "tied" else v.adds, v.claim, v.source])
+    console = render.console()
+    for line in render.columns(rows, "<<<<"):
+        console.print(line)
+    console.print("  parameters: added to tied (zero-head: to untied); V tokens, D width")
+    console.print("next: tiebeam compare --suite frontier --steps 300")
 
 
 def _command() -> str:

@@ -5,6 +5,6 @@
 
 from tiebeam.compare.comparison import Comparison, compare
 from tiebeam.compare.train_runs import Interrupted
-from tiebeam.compare.variants import VARIANTS, parse_variants
+from tiebeam.compare.variants import VARIANTS, parse_variants, suite
 
-__all__ = ["VARIANTS", "Comparison", "Interrupted", "compare", "parse_variants"]
+__all__ = ["VARIANTS", "Comparison", "Interrupted", "compare", "parse_variants", "suite"]

@@ -8,8 +8,8 @@ exact parameter count is as close as possible. A model that would lose most of i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
 from tiebeam.train import Settings
@@ -19,23 +19,106 @@ TOLERANCE = 0.02
 MATCHES = ("steps", "time", "params")
 
 
+Expectation = Literal["lower", "no higher"]
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
+    """One way to join embedding and head, or to train them."""
+
     name: str
     title: str
     colour: str
     changes: dict[str, Any]
+    """Fields of `Settings`."""
+    claim: str
+    source: str
+    adds: str
+    """Parameters it adds to `against`, with V the vocabulary and D the width."""
+    against: str = "tied"
+    """The variant that it modifies, and is compared with."""
+    expects: Expectation = "lower"
+    """What the claim says about the held-out loss at equal steps."""
+    embed_share: float | None = None
+    """Width of a factorized embedding, as a fraction of the model's width."""
 
+    def apply(self, base: Settings) -> Settings:
+        """The settings of this variant, with the shape of `base`."""
+        narrow = {} if self.embed_share is None else {"embed_dim": max(1, round(self.embed_share * base.dim))}
+        return replace(base, **{**self.changes, **narrow})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_TIED = {"tie": True, "bridge": False}
+_UNTIED = {"tie": False, "bridge": False}
 
 VARIANTS = {
     v.name: v
     for v in (
-        Variant("tied", "tied", "#2a86c8", {"tie": True, "bridge": False}),
-        Variant("untied", "untied", "#d55e00", {"tie": False, "bridge": False}),
-        Variant("then", "tied, then untied", "#9467bd", {"tie": 0.67, "bridge": False}),
-        Variant("bridge", "tied + bridge", "#009e73", {"tie": True, "bridge": True}),
+        Variant(
+            "tied", "tied", "#2a86c8", _TIED, "one matrix: fewer parameters, no higher loss", "arXiv 1608.05859",
+            "nothing", against="untied", expects="no higher",
+        ),
+        Variant(
+            "untied", "untied", "#d55e00", _UNTIED, "two matrices: lower loss at equal steps", "arXiv 2603.26663",
+            "V*D",
+        ),
+        Variant(
+            "then", "tied, then untied", "#9467bd", {"tie": 0.67, "bridge": False},
+            "untied after 2/3 of the run: as good as untied", "modded-nanogpt #178", "V*D",
+        ),
+        Variant(
+            "bridge", "tied + bridge", "#009e73", {"tie": True, "bridge": True},
+            "a linear map before a tied head: as good as untied", "ACL D18-1323", "D*D",
+        ),
+        Variant(
+            "factorised", "factorised", "#8c6d31", _TIED, "a table half as wide with two maps: no higher loss",
+            "arXiv 1909.11942", "D*D - V*D/2", expects="no higher", embed_share=0.5,
+        ),
+        Variant(
+            "input-grad", "input gradient x 2", "#17becf", {**_TIED, "input_grad_scale": 2.0},
+            "a larger input gradient: less bias to the output", "arXiv 2603.26663", "nothing",
+        ),
+        Variant(
+            "coupled", "coupled Adam", "#e377c2", {**_TIED, "coupled_adam": True},
+            "one second moment over the vocabulary: lower loss", "arXiv 2502.08441", "nothing",
+        ),
+        Variant(
+            "zero-head", "untied, zero head", "#bcbd22", {**_UNTIED, "zero_head": True},
+            "an untied head that starts at zero: lower loss", "parameter-golf", "nothing", against="untied",
+        ),
+        Variant(
+            "embed-norm", "norm after embedding", "#7f7f7f", {**_TIED, "embed_norm": True},
+            "RMSNorm after the embedding: lower loss", "modded-nanogpt #175", "nothing",
+        ),
+        Variant(
+            "softcap", "logit softcap 15", "#c44e52", {**_TIED, "softcap": 15.0},
+            "logits capped by 15 tanh(z / 15): lower loss", "arXiv 2408.00118", "nothing",
+        ),
+        Variant(
+            "z-loss", "z-loss 1e-4", "#4c72b0", {**_TIED, "z_loss": 1e-4},
+            "1e-4 logsumexp^2: stable logits, no higher loss", "arXiv 2204.02311", "nothing", expects="no higher",
+        ),
+        Variant(
+            "bigram", "bigram table", "#55a868", {**_TIED, "bigram_rows": 4096},
+            "a hashed bigram table at the input: lower loss", "arXiv 2501.16975", "4096*D",
+        ),
+        Variant(
+            "pseudo-inverse", "pseudo-inverse tying", "#ccb974", {**_TIED, "pseudo_inverse": True},
+            "head = pseudo-inverse of the embedding: no higher loss", "arXiv 2602.04556", "D*D", expects="no higher",
+        ),
+    )
+}  # fmt: skip
+
+SUITES = {
+    "frontier": (
+        *("tied", "untied", "then", "bridge", "factorised", "input-grad", "coupled", "zero-head", "embed-norm"),
+        *("softcap", "z-loss", "bigram", "pseudo-inverse"),
     )
 }
+"""Lists of variants by name, for `tiebeam compare --suite`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +146,27 @@ def parse_variants(text: str) -> list[Variant]:
     return [VARIANTS[name] for name in names]
 
 
+def suite(name: str) -> list[Variant]:
+    """The variants of a suite.
+
+    >>> len(suite("frontier")) == len(VARIANTS)
+    True
+    """
+    if name not in SUITES:
+        raise BadRequest(f'suite="{name}" is not one of {", ".join(SUITES)}')
+    return [VARIANTS[variant] for variant in SUITES[name]]
+
+
 def variant_configs(
     base: Settings, variants: list[Variant], vocab: int, match: str, anchor: str = "tied"
 ) -> list[VariantConfig]:
     """Settings of every variant. With match="params" all are matched to the parameter count of `anchor`."""
     if match not in MATCHES:
         raise BadRequest(f'match="{match}" is not one of {", ".join(MATCHES)}')
-    plain = [(v, replace(base, **v.changes)) for v in variants]
+    plain = [(v, v.apply(base)) for v in variants]
     if match != "params":
         return [VariantConfig(v, s, count_params(s, vocab)) for v, s in plain]
-    goal = count_params(replace(base, **VARIANTS[anchor].changes), vocab)
+    goal = count_params(VARIANTS[anchor].apply(base), vocab)
     return [_matched(v, s, vocab, goal) for v, s in plain]
 
 
