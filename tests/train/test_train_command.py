@@ -105,8 +105,24 @@ def test_the_suggested_command_continues_the_held_out_text(corpus: Corpus, tmp_p
     program_name, *suggested = shlex.split(shown.partition("next: ")[2])
     assert program_name == "tiebeam"
     assert suggested[:2] == ["generate", str(out)]
-    assert suggested[2].startswith("the cat")  # what the corpus begins with
+    held_out = corpus.tokenizer.decode([int(token) for token in corpus.val[:512]])
+    assert suggested[2] in " ".join(held_out.split())
+    assert suggested[2].replace(" ", "").isalpha()  # plain words, no quotes and numbers
     assert call(*suggested, "--new", "2").exit_code == 0
+
+
+def test_the_log_names_peak_learning_rates_the_time_left_and_one_held_out_set(corpus: Corpus, tmp_path: Path) -> None:
+    found = call("train", str(corpus.path), *SMALL, "--steps=20", "--out", str(tmp_path / "run"))
+    lines = found.stderr.splitlines()
+    start = "training for 20 steps, 64 tokens per step; peak learning rates embedding 0.05, matrices 0.03, scalars 0.03"
+    assert start in lines
+    assert "left" in next(line for line in lines if line.startswith("step      1 "))
+    checks = [record for record in RunDirectory.open(tmp_path / "run").metrics() if "val_bpb" in record]
+    assert len({record["val_tokens"] for record in checks if "full" not in record}) == 1
+    assert sum("held-out" in line for line in lines) == len(checks)
+    assert "peak embedding 0.05" in found.stdout
+    adamw = call("train", str(corpus.path), *SMALL, "--steps=1", "--optimizer=adamw", "--out", str(tmp_path / "adamw"))
+    assert "peak learning rates 0.003 for all" in adamw.stderr
 
 
 @pytest.mark.parametrize("limit", ["16MB", "16_000_000", "16,000 kb", "0.016 GB"])

@@ -74,7 +74,7 @@ def tie_option(value: str) -> bool | float:
 @click.option("--optimizer", type=click.Choice(["muon", "adamw"]), default="muon", show_default=True,
               help="muon: Muon for matrices, Adam for the rest. adamw: one learning rate, as a baseline.")  # fmt: skip
 @click.option("--lr-scale", "--rate-scale", type=float, default=1.0, show_default=True, metavar="F",
-              help="Multiply every learning rate.")  # fmt: skip
+              help="Multiply every peak learning rate.")  # fmt: skip
 @click.option("--matrix-lr", type=float, metavar="F", help="Peak learning rate of the matrices (Muon).")
 @click.option("--embedding-lr", type=float, metavar="F", help="Peak learning rate of the embedding (Adam).")
 @click.option("--head-lr", type=float, metavar="F", help="Peak learning rate of an untied head (Adam).")
@@ -162,6 +162,7 @@ def _train(
             track(record)
             _show(progress, record)
 
+        progress.note(_start(settings))
         result = train(
             settings, corpus, out, resume=resume, force=force, report=report, interrupted=interrupt,
             distribution=distribution,
@@ -172,7 +173,7 @@ def _train(
     if as_json:
         render.emit_json({**result.to_dict(), "corpus": corpus.to_dict()})
     else:
-        _print_result(result, corpus)
+        _print_result(result, corpus, settings)
     if not result.finished:
         resume_with = f"{distribution.command} --resume --out {shlex.quote(str(out))}"
         render.echo(f"interrupted after {result.steps:,} steps; resume with: {resume_with}", err=True)
@@ -242,8 +243,10 @@ def _resumed_settings(out: Path, options: dict[str, Any]) -> Settings:
 
 def _show(progress: Progress, record: dict[str, Any]) -> None:
     head = f"step {record['step']:>6,}  {100 * record['done']:3.0f}%  {record['seconds']:6.0f} s"
-    if "val_bpb" in record:
-        progress.say(f"val {record['step']}", f"{head}  held-out {record['val_bpb']:.4f} bits per byte", final=True)
+    if record.get("full"):
+        progress.note(f"full held-out split: {record['val_bpb']:.4f} bits per byte ({record['val_tokens']:,} tokens)")
+    elif "val_bpb" in record:
+        progress.note(f"{head}  held-out {record['val_bpb']:.4f} bits per byte")
     else:
         share = f"  head {100 * record['head_share']:.0f}% of the embedding gradient" if "head_share" in record else ""
         left = time_left(record["done"], record["seconds"])
@@ -253,12 +256,13 @@ def _show(progress: Progress, record: dict[str, Any]) -> None:
         )
 
 
-def _print_result(result: Result, corpus: Corpus) -> None:
+def _print_result(result: Result, corpus: Corpus, settings: Settings) -> None:
     console = render.console()
     tie = render.styled((("● tied" if result.tied else "○ untied"), render.accent(result.tied)))
     console.print(render.styled((f"{result.path}", "bold"), " · ", tie, f" · {human(result.params)} parameters"))
     rows = [
         ["held-out", f"{result.final.bpb:.4f} bits per byte, {result.final.nats:.4f} nats per token"],
+        ["learning rates", f"peak {_peaks(settings)}"],
         ["trained", f"{result.steps:,} steps, {result.seconds:,.0f} s, {result.tokens_per_second:,.0f} tokens/s"],
         ["text", f"{human_bytes(corpus.bytes_train)} for training, {human_bytes(corpus.bytes_val)} held out"],
     ]
@@ -268,8 +272,26 @@ def _print_result(result: Result, corpus: Corpus) -> None:
         console.print(f"  next: tiebeam generate {shlex.quote(result.path)} {shlex.quote(_prompt(corpus))}")
 
 
+def _start(settings: Settings) -> str:
+    """What begins, for the first second: size of a step, length, peak learning rates."""
+    length = f"{settings.steps:,} steps" if settings.steps is not None else f"{settings.minutes:g} min"
+    return f"training for {length}, {settings.step_tokens:,} tokens per step; peak learning rates {_peaks(settings)}"
+
+
+def _peaks(settings: Settings) -> str:
+    """'embedding 0.05, matrices 0.03, scalars 0.03'"""
+    tied = settings.tie is not False  # a pair that is untied later keeps the learning rate of the tied one
+    peaks = settings.learning_rates.by_role(settings.optimizer, tied)
+    if settings.optimizer == "adamw":
+        return f"{settings.learning_rates.single:g} for all"
+    names = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
+    return ", ".join(f"{name} {peaks[role]:g}" for role, name in names.items() if role != "head" or not tied)
+
+
 def _prompt(corpus: Corpus) -> str:
-    """The first words of the held-out text, as a prompt that fits what the model was trained on."""
-    tokens = [int(token) for token in corpus.val[:64] if token != corpus.boundary]
-    words = [word for word in corpus.tokenizer.decode(tokens).split()[:3] if word.isprintable()]
-    return " ".join(words)[:40] or "The"
+    """A few words of the held-out text, as a prompt that fits what the model was trained on: plain words if it can."""
+    tokens = [int(token) for token in corpus.val[:512] if token != corpus.boundary]
+    words = [word for word in corpus.tokenizer.decode(tokens).split() if word.isprintable()]
+    triples = [words[i : i + 3] for i in range(max(1, len(words) - 2))]
+    plain = next((triple for triple in triples if all(map(str.isalpha, triple))), triples[0])
+    return " ".join(plain)[:40] or "The"

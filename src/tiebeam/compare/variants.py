@@ -67,11 +67,11 @@ VARIANTS = {
         ),
         Variant(
             "then", "tied, then untied", "#9467bd", {"tie": 0.67, "bridge": False},
-            "untied after 2/3 of the run: as good as untied", "modded-nanogpt #178", "V*D",
+            "untied after 2/3 of the run: lower loss", "modded-nanogpt #178", "V*D",
         ),
         Variant(
             "bridge", "tied + bridge", "#009e73", {"tie": True, "bridge": True},
-            "a linear map before a tied head: as good as untied", "ACL D18-1323", "D*D",
+            "a linear map before a tied head: lower loss", "ACL D18-1323", "D*D",
         ),
         Variant(
             "factorised", "factorised", "#8c6d31", _TIED, "a table half as wide with two maps: no higher loss",
@@ -79,7 +79,7 @@ VARIANTS = {
         ),
         Variant(
             "input-grad", "input gradient x 2", "#17becf", {**_TIED, "input_grad_scale": 2.0},
-            "a larger input gradient: less bias to the output", "arXiv 2603.26663", "nothing",
+            "a larger input gradient against the output bias: lower loss", "arXiv 2603.26663", "nothing",
         ),
         Variant(
             "coupled", "coupled Adam", "#e377c2", {**_TIED, "coupled_adam": True},
