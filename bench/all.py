@@ -38,7 +38,7 @@ def page(measured: dict[str, list[dict[str, object]]]) -> str:
 
 if __name__ == "__main__":
     quick = "--quick" in sys.argv[1:]
-    benches = sorted(p for p in HERE.glob("*.py") if p.name not in ("all.py", "_common.py"))
+    benches = sorted(p for p in HERE.glob("*.py") if p.name != "all.py" and p.name[0] != "_")
     measured = {path.name: run(path, quick) for path in benches}
     (HERE.parent / "docs" / "benchmarks.md").write_text(page(measured))
     print((HERE.parent / "docs" / "benchmarks.md").read_text())

@@ -92,3 +92,28 @@ def test_the_live_table_has_a_row_per_variant_and_width(tmp_path):
     assert lines[1].split() == ["8", "●", "tied", "5", "3.500", "–", "1,234"]
     assert lines[4].split() == ["16", "●", "untied", "–", "–", "–", "–"]
     assert lines[-1].endswith(" left")
+
+
+def test_the_list_has_a_line_per_variant_with_claim_source_and_parameters(run):
+    from tiebeam.compare.variants import VARIANTS
+
+    code, shown, _ = run("compare", "--list")
+    assert code == 0
+    lines = {line.split()[0]: line for line in shown.splitlines()}
+    for name, variant in VARIANTS.items():
+        assert variant.claim in lines[name]
+        assert variant.source in lines[name]
+        assert variant.adds in lines[name] or name == "tied"
+    code, shown, _ = run("compare", "--list", "--json")
+    assert [v["name"] for v in json.loads(shown)["variants"]] == list(VARIANTS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("cache")
+def test_the_frontier_suite_runs_every_variant(run, tmp_path):
+    from tiebeam.compare.variants import VARIANTS
+
+    code, _, err = run("compare", *SMALL, "--suite", "frontier", "--out", tmp_path / "R", "--quiet")
+    assert code == 0, err
+    document = json.loads((tmp_path / "R" / "report.json").read_text())
+    assert [v["name"] for v in document["variants"]] == list(VARIANTS)

