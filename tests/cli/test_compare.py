@@ -117,3 +117,7 @@ def test_the_frontier_suite_runs_every_variant(run, tmp_path):
     assert code == 0, err
     document = json.loads((tmp_path / "R" / "report.json").read_text())
     assert [v["name"] for v in document["variants"]] == list(VARIANTS)
+    assert [claim["variant"] for claim in document["claims"]] == list(VARIANTS)[1:]
+    for claim in document["claims"]:
+        assert claim["against"] == VARIANTS[claim["variant"]].against
+        assert claim["ci_low"] < claim["difference"] < claim["ci_high"]

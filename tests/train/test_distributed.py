@@ -46,11 +46,13 @@ RUNS = {
     "untied-adamw": {"tie": False, "optimizer": "adamw"},
     "accumulated": {"accumulate": 2},
     "split": {"tie": 0.5},
+    "bigrams": {"bigram_rows": 63, "embed_norm": True, "softcap": 15.0},
+    "pseudo-inverse": {"pseudo_inverse": True, "coupled_adam": True},
 }
 LAYOUTS = {
     (2, "ddp"): list(RUNS),
-    (2, "fsdp"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated"],
-    (2, "vocab"): ["tied", "untied", "tied-golf", "accumulated", "split"],
+    (2, "fsdp"): ["tied", "untied", "tied-golf", "untied-adamw", "accumulated", "bigrams"],
+    (2, "vocab"): ["tied", "untied", "tied-golf", "accumulated", "split", "bigrams"],
     (4, "ddp"): ["tied"],
     (4, "fsdp"): ["untied", "tied-golf"],
     (4, "vocab"): ["tied", "untied-adamw"],

@@ -166,6 +166,19 @@ def _interruptible(distribution: Distribution) -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
 
 
+def _show_claims(document: dict[str, Any]) -> None:
+    """Claim by claim: the difference at equal steps, and whether the claim holds."""
+    console = render.console()
+    rows: list[list[Any]] = [["variant", "against", "bits/byte", "95% interval", "parameters", "claim"]]
+    for c in document["claims"]:
+        interval = f"{c['ci_low']:+.4f} to {c['ci_high']:+.4f}"
+        rows.append(
+            [c["variant"], c["against"], f"{c['difference']:+.4f}", interval, f"{c['params']:+,}", c["verdict"]]
+        )
+    for line in render.columns(rows, "<<>>><"):
+        console.print(line)
+
+
 def _list_variants(as_json: bool) -> None:
     from tiebeam.compare.variants import VARIANTS
 
@@ -234,6 +247,8 @@ def _show(document: dict[str, Any], page: Path) -> None:
     for v in document["variants"]:
         if v["note"]:
             console.print(render.wrapped(f"{v['title']}: {v['note']}", console.width))
+    if len(document["claims"]) > 1:
+        _show_claims(document)
     console.print(render.styled("report: ", (str(page), "bold")))
     more_seeds = f"{document['command'].replace(' --force', '')} --seeds 3"  # resumes: finished runs are kept
     following = f"tiebeam studio {shlex.quote(str(page.parent))}" if len(document["seeds"]) > 1 else more_seeds

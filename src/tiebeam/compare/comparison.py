@@ -15,6 +15,7 @@ import numpy as np
 from tiebeam._fs import explaining, write_text
 from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
+from tiebeam.compare.claims import check_claims
 from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
 from tiebeam.compare.held_out_curves import HeldOutCurve, read_curve, windows_of
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
@@ -137,6 +138,7 @@ def compare(
             "verdict": _verdict(by_variant, ladder.gaps, curves, match).to_dict(),
             "answers": by_variant.get(_headline(by_variant), {}),
             "by_variant": by_variant,
+            "claims": check_claims(curves),
             "ladder": ladder.to_dict(),
             "match": match,
             "anchor": anchor if match == "params" else None,

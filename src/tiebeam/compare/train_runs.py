@@ -193,7 +193,7 @@ def initial_model(settings: Settings, vocab: int) -> GPT:
 
     from tiebeam.nn import GPT
 
-    plain = replace(settings, tie=True, embed_dim=None, bridge=False)
+    plain = replace(settings, tie=True, embed_dim=None, bridge=False, zero_head=False, pseudo_inverse=False)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(settings.seed)
         model = GPT(settings.model(vocab))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiebeam.compare.frontier_verdict import MARGIN, verdict
+from tiebeam.compare.claims import MARGIN, verdict
 
 
 @pytest.mark.parametrize(
