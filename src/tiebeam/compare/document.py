@@ -7,7 +7,7 @@ vocabulary). New keys:
     answers       {"steps": Answer, "time": Answer, "size": Answer, "packed": Answer}: the three questions about the
                   headline pair. "size" is at equal parameters, "packed" at equal packed bytes; both may be missing
     by_variant    {variant: {"steps": Answer, ...}}: every other variant against the baseline
-    claims        [Claim]: each variant against the one that it modifies, and whether its source's claim holds (claims.py)
+    claims        [Claim]: each variant against the one that it modifies; does its source's claim hold? (claims.py)
     ladder        Ladder: one cell per width, vocabulary, variant and seed, and the gap at every width
     sweep         learning rate sweep, or null (see learning_rate_sweep.py)
     plan          the answer for the user's own shape, or null (see plan_answer.py)
