@@ -20,6 +20,7 @@ from tiebeam.errors import BadRequest
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, LearningRates, Result, Settings
+    from tiebeam.train.learning_rates import Role
 
 _ANY_VOCABULARY = 1 << 24
 
@@ -284,7 +285,7 @@ def _peaks(settings: Settings) -> str:
     peaks = settings.learning_rates.by_role(settings.optimizer, tied)
     if settings.optimizer == "adamw":
         return f"{settings.learning_rates.single:g} for all"
-    names = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
+    names: dict[Role, str] = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
     return ", ".join(f"{name} {peaks[role]:g}" for role, name in names.items() if role != "head" or not tied)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tiebeam.errors import BadRequest
 from tiebeam.families.head_classes import class_has_head, head_by_design
 from tiebeam.families.heuristics import Guess, guess_pair
-from tiebeam.families.registry import Architecture, vocabulary, width
+from tiebeam.families.registry import Architecture, families, lookup, vocabulary, width
 from tiebeam.families.tensor_names import is_active, is_packed, with_leaf, wrapper_before
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -55,6 +55,8 @@ def find_pair(
 ) -> Found:
     """Embedding and head among `shapes`, a mapping from tensor names to shapes."""
     found = _in_gguf(shapes) or (_by_table(shapes, config, architecture) if architecture else None)
+    if found is None and architecture is None:
+        found = _in_own_format(shapes, config or {})
     if found is None:
         guess = guess_pair(shapes, vocabulary(config, architecture), width(config, architecture))
         reason = _why_guessing(config, architecture)
@@ -64,6 +66,18 @@ def find_pair(
             guess = Guess(guess.embed, None, guess.why if guess.embed else "not guessed", guess.candidates)
         found = _from_guess(guess, reason)
     return _complete(found, shapes, config, architecture)
+
+
+def _in_own_format(shapes: Shapes, config: Mapping[str, Any]) -> Found | None:
+    """By the family's tensor names: what `tiebeam train` writes has a family's file and no entry in the table."""
+    model_type = config.get("model_type")
+    family = families().get(model_type) if isinstance(model_type, str) else None
+    if family is None or family.names is None or lookup(model_type) is not None:
+        return None
+    embed, head = family.names.prefix + family.names.embed, family.names.head
+    if embed not in shapes:
+        return None
+    return Found(embed, head if head in shapes else None, False, f"{model_type} names it so", has_head_by_design=True)
 
 
 def named_pair(shapes: Shapes, embed: str | None, head: str | None) -> Found:
