@@ -121,3 +121,19 @@ def test_the_frontier_suite_runs_every_variant(run, tmp_path):
     for claim in document["claims"]:
         assert claim["against"] == VARIANTS[claim["variant"]].against
         assert claim["ci_low"] < claim["difference"] < claim["ci_high"]
+
+
+def test_the_frontier_page_shows_the_list_and_a_verdict_for_every_claim(run):
+    import re
+    from pathlib import Path
+
+    from tiebeam.compare.variants import VARIANTS
+
+    page = (Path(__file__).parents[2] / "docs" / "frontier.md").read_text()
+    (block,) = re.findall(r"```console\n\$ tiebeam compare --list\n(.*?)```", page, re.S)
+    assert block.split() == run("compare", "--list")[1].split()
+    rows = {row[0].strip("` "): row for row in re.findall(r"^\|(.*?)\|(.*)\|$", page, re.M)}
+    for name in list(VARIANTS)[1:]:
+        assert VARIANTS[name].source in rows[name][1]
+        assert re.search(r"[+-]\d\.\d{4} \([+-]\d\.\d{4} to [+-]\d\.\d{4}\)", rows[name][1])
+        assert rows[name][1].rsplit("|", 1)[1].strip() in ("holds", "does not hold", "cannot tell at this size")

@@ -60,9 +60,7 @@ class LoadedWeights:
             while self._loaded and (self.limit is None or self._total() + needed > self.limit):
                 self._loaded.popitem(last=False)
             report = progress or (lambda stage, done, total: None)
-            decoder = Decoder.open(
-                model.checkpoint, progress=lambda done, total: report("loading layers", done, total)
-            )
+            decoder = Decoder.open(model.checkpoint, progress=lambda done, total: report("loading layers", done, total))
             self._loaded[id] = _Loaded(model, decoder, needed)
 
     @contextmanager
