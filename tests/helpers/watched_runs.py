@@ -62,8 +62,13 @@ def accelerate_run(broken: str, where: Path, fsdp: bool = False) -> dict[str, fl
         untie(model)
     watched = watch(accelerator, model)
     if broken == "prepare":
-        own = accelerator.prepare_model
-        accelerator.prepare_model = lambda model, *args, **kwargs: (untie(model), own(model, *args, **kwargs))[1]
+        plain = accelerator.prepare_model
+
+        def careless(model: Any, *args: Any, **kwargs: Any) -> Any:
+            untie(model)
+            return plain(model, *args, **kwargs)
+
+        accelerator.prepare_model = careless
     if broken == "resize":
         model.resize_token_embeddings(VOCAB + 8)
         model.lm_head.weight = model.model.embed_tokens.weight = torch.nn.Parameter(torch.randn(VOCAB + 8, 32))

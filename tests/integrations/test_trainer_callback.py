@@ -123,7 +123,7 @@ def test_a_tie_lost_on_resume_is_named_and_other_values_too(tmp_path: Path) -> N
         def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
             """Loads nothing: the run goes on from the first weights."""
 
-    saves = {"save_strategy": "steps", "save_steps": 2}
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
     trainer(tmp_path, [TiebeamCallback()], max_steps=2, learning_rate=0.1, **saves).train()
     trainer(tmp_path, [TiebeamCallback()], **saves).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     for kind, match in ((Assigns, r"^TB501: .*after resume"), (Forgets, r"^TB514: .*model's values.*after resume")):
