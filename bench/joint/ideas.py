@@ -27,6 +27,7 @@ from tiebeam.surgery.joint.calibration import start_ids
 from tiebeam.surgery.joint.fit import fit, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
 from tiebeam.surgery.joint.joint_plan import pair_rows
+from tiebeam.surgery.joint.refine import PASSES
 
 KINDS = ("prose", "code", "shakespeare")
 LENGTH = 512
@@ -48,8 +49,8 @@ def recipes(rank: int, vocab: int, dim: int) -> dict[str, Recipe]:
         "+ rows also weighted by the model's predictions": predicted,
         "+ weights to the power 0.75": even,
         "+ weights to the power 0.5": replace(even, power=0.5),
-        "+ power and balance chosen on held-out text": replace(default, passes=0),
-        "+ refined rows (default)": default,
+        "+ power and balance chosen on held-out text (default)": default,
+        "+ refined rows": replace(default, passes=PASSES),
         f"+ the {few} worst rows exact": replace(default, exact_rows=few),
         f"+ the {4 * few} worst rows exact": replace(default, exact_rows=4 * few),
         f"{4 * few} exact rows, rank lowered to the size of the default": replace(

@@ -1,4 +1,4 @@
-"""Fit the joint tie: choose the row weights on held-out text and the rows to store exactly, then refine the table.
+"""Fit the joint tie: choose the row weights on held-out text and the rows to store exactly.
 
 Candidates are compared by their cost on held-out text: the KL of the head, on stored hidden states, plus the cost of
 the embedding by its measured sensitivity. No layer is run for a candidate. The one that is chosen is then run.
@@ -28,7 +28,7 @@ from tiebeam.surgery.joint.decomposition import (
     without_rows,
 )
 from tiebeam.surgery.joint.held_out import HeldOut, Measured
-from tiebeam.surgery.joint.refine import PASSES, ROWS, HeadProblem, refine
+from tiebeam.surgery.joint.refine import ROWS, HeadProblem, refine
 from tiebeam.surgery.joint.sensitivity import lookup_sensitivity
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Recipe:
     ridge: float | None = 0.1
     predicted: float = 0.5
     uniform: float = 0.02
-    passes: int = PASSES
+    passes: int = 0
 
 
 @dataclass(frozen=True)
