@@ -171,7 +171,7 @@ def test_a_run_in_turns_equals_the_run_alone_to_the_bit(comparison, corpus, tiny
 
 @pytest.mark.parametrize("changes", [{"tie": False}, {"embed_dim": 8}, {"bridge": True}, {"tie": 0.5}])
 def test_variants_start_with_the_same_weights_outside_the_vocabulary(tiny, changes):
-    plain, other = (initial_model(replace(tiny(), **c), 300).state_dict() for c in ({}, changes))
+    plain, other = (initial_model(settings, 300).state_dict() for settings in (tiny(), replace(tiny(), **changes)))
     common = [name for name in plain if name in other and "embed" not in name and "lm_head" not in name]
     assert len(common) > 5
     assert all((plain[name] == other[name]).all() for name in common)

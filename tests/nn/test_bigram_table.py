@@ -1,5 +1,7 @@
 """The hashed bigram table, against a lookup in a dictionary, pair by pair."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -45,7 +47,7 @@ def test_the_decoder_hashes_the_same_in_one_piece_and_token_by_token():
 
 
 def test_a_model_with_a_new_table_computes_what_it_does_without_and_the_table_learns():
-    sizes = {"vocab": 40, "dim": 16, "layers": 1, "heads": 2, "context": 16}
+    sizes: dict[str, Any] = {"vocab": 40, "dim": 16, "layers": 1, "heads": 2, "context": 16}
     torch.manual_seed(0)
     plain = GPT(GPTConfig(**sizes))
     torch.manual_seed(0)

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import threading
+from typing import cast
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from helpers.studio_files import WORDS, tiny_llama
@@ -87,7 +89,7 @@ def test_cancelled_work_ends_at_its_next_report():
             raise
 
     async def run() -> list[bytes]:
-        return [event async for event in job_events(Gone(), work)]
+        return [event async for event in job_events(cast(Request, Gone()), work)]
 
     assert b"event: result" not in b"".join(asyncio.run(run()))
     assert ended.wait(30)

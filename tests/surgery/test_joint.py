@@ -211,6 +211,7 @@ def test_a_table_that_was_written_wrong_is_refused(model, text, tmp_path, monkey
 
 def test_no_predicted_loss_is_below_the_original(model, text):
     joint = fit_joint(open_source(model), text, Recipe(16, power=1.0, passes=0))
+    assert joint.fitted.after is not None
     lucky = replace(joint.fitted.after, nats=joint.fitted.before.nats - 0.1)  # lower by chance
     lines = joint.spectrum(lucky)
     assert all(line["nats"] >= joint.fitted.before.nats for line in lines if not line["measured"])
@@ -234,14 +235,14 @@ def test_energy_grows_with_rank_up_to_one(model, text):
 def test_the_chosen_candidate_is_within_two_percent_of_the_best(model, text):
     fitted = fit_joint(open_source(model), text, rank=16).fitted
     assert {power for power, _, _ in fitted.tried} == set(POWERS)
-    cost = {(power, balance): cost for power, balance, cost in fitted.tried}
+    cost: dict[tuple[float | None, float | None], float] = {(p, b): cost for p, b, cost in fitted.tried}
     assert len(cost) == len(fitted.tried) >= 3  # at least two balances, then the other power
     assert cost[fitted.recipe.power, fitted.recipe.balance] <= 1.02 * min(cost.values())
 
 
 def test_the_cost_of_a_candidate_predicts_its_kl(model, text):
     fitted = fit_joint(open_source(model), text, Recipe(16, passes=0)).fitted
-    cost = {(power, balance): cost for power, balance, cost in fitted.tried}
+    cost: dict[tuple[float | None, float | None], float] = {(p, b): cost for p, b, cost in fitted.tried}
     assert 0.5 < fitted.after.kl / cost[fitted.recipe.power, fitted.recipe.balance] < 2
 
 
@@ -250,6 +251,7 @@ def test_refinement_lowers_the_kl(model, text):
         fit_joint(open_source(model), text, Recipe(8, power=0.75, balance=1.0, passes=n)).fitted for n in (0, 8)
     )
     assert plain.refined is None
+    assert refined.refined is not None
     assert refined.refined[1] < refined.refined[0]
     assert refined.after.kl < plain.after.kl
 

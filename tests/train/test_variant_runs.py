@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tiebeam.train import RunDirectory, Settings, train
 from tiebeam.train.distributed.environment import Distribution
 from tiebeam.train.pack_run import open_run, pack_run
 
-CHANGES = {
+CHANGES: dict[str, dict[str, Any]] = {
     "factorised": {"embed_dim": 8},
     "input-grad-scale": {"input_grad_scale": 4.0},
     "coupled-adam": {"coupled_adam": True},

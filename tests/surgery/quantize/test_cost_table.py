@@ -78,7 +78,7 @@ def test_a_lookup_alone_costs_what_running_the_model_with_it_costs(tied: Path, c
 
     row = next(r for r in costs.rows if (r.which, r.precision.name, r.rounding) == ("lookup", "q3 block", "nearest"))
     engine = Decoder.open(tied)
-    rounded = Table(round_nearest(engine.embed.rows, Precision(3, 32)).values())
+    rounded = Table(round_nearest(np.asarray(engine.embed.rows), Precision(3, 32)).values())
     runs = calibrate(engine, TEXT, most=256, held_out_most=257).held_out
     kl, n = 0.0, 0
     for run in (runs[::2] + runs[1::2])[: max(1, len(runs) // 2)]:

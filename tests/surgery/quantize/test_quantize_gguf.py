@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -59,7 +60,7 @@ def test_one_type_for_both_keeps_a_tied_file_tied(dtype: str, tmp_path: Path) ->
         ({"head": "q8_0"}, ("F16", "Q8_0")),
     ],
 )
-def test_two_types_untie_the_file(asked: dict[str, str], types: tuple[str, str], tmp_path: Path) -> None:
+def test_two_types_untie_the_file(asked: dict[str, Any], types: tuple[str, str], tmp_path: Path) -> None:
     source = write_llama_gguf(tmp_path / "m.gguf", "F16")
     outcome = quantize(source, tmp_path / "q.gguf", **asked)
     assert outcome.proof is not None
@@ -179,7 +180,7 @@ def test_consent_is_needed_for_what_rounding_does_not_explain(
         ({"head": "Q4_0", "rounding": "compensated"}, "needs text"),
     ],
 )
-def test_what_cannot_be_done_is_said(options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_said(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     source = write_llama_gguf(tmp_path / "m.gguf", "F16")
     with pytest.raises(BadRequest, match=message):
         quantize(source, tmp_path / "q.gguf", **options)
