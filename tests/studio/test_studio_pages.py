@@ -35,10 +35,12 @@ def test_no_serious_accessibility_violation(visit, view, dark):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_fits_a_phone(visit, view):
+def test_fits_a_phone_a_tablet_and_a_wide_screen(visit, view):
     page = visit(width=390, height=844).go(view)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert axe(page) == []
+    for width in (390, 768, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_lesson_is_scroll_synced(visit):
