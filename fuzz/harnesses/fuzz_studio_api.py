@@ -88,7 +88,8 @@ def _seed(method: str, path: str, operation: dict[str, Any], model: str) -> byte
     if "requestBody" in operation:
         generation = {"model": f"ID-{model}", "prompt": "New York", "new": 3, "temperature": 0.5, "top_k": 3,
                       "top_p": 0.9, "seed": 1, "top": 3}  # fmt: skip
-        body = json.dumps({"path": f"ROOT/{model}"} if path.endswith("find") else generation).encode()
+        bodies = {"find": {"path": f"ROOT/{model}"}, "what-if": {"text": "New York City is the big town . " * 80}}
+        body = json.dumps(bodies.get(path.rsplit("/", 1)[1], generation)).encode()
     target = path.replace("{id}", f"ID-{kind}") + (f"?{query}" if query else "")
     head = f"{method.upper()} {target} HTTP/1.1\r\nHost: STUDIO\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""

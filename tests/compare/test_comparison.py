@@ -232,9 +232,9 @@ def test_invalid_arguments_raise_bad_request(corpus, tiny, tmp_path, options, wo
         compare(tiny(), corpus, tmp_path / "R", **options)
 
 
-def test_all_variants_with_two_seeds_have_error_bars(corpus, tiny, tmp_path):
+def test_several_variants_with_two_seeds_have_error_bars(corpus, tiny, tmp_path):
     found = compare(
-        tiny(steps=6), corpus, tmp_path / "R", variants=list(VARIANTS.values()), seeds=2, bigram_dim=8, bigram_steps=5,
+        tiny(steps=6), corpus, tmp_path / "R", variants=[VARIANTS[name] for name in ("tied", "untied", "then", "bridge")], seeds=2, bigram_dim=8, bigram_steps=5,
     )  # fmt: skip
     document = found.document
     assert len(document["runs"]) == 8

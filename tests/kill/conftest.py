@@ -25,13 +25,13 @@ def _mount(where: Path, options: str) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """A file system of three megabytes."""
     where = tmp_path / "disk"
     where.mkdir()
     if os.name != "posix":
         pytest.skip("a tmpfs needs Linux")
     try:
-        _mount(where, "size=1m")
+        _mount(where, "size=3m")
     except FileNotFoundError:
         pytest.skip("there is no mount command")
     try:

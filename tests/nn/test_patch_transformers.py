@@ -269,11 +269,16 @@ def test_a_head_sharded_with_the_root_is_fused_and_one_in_a_group_of_its_own_is_
 
 def test_accelerates_autocast_keeps_the_patch_and_unpatch_still_works() -> None:
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
     model, batch = model_and_batch()
-    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(patch(model))
-    assert prepared(**batch).logits is None
-    assert unpatch(prepared)(**batch).logits is not None
+    AcceleratorState._reset_state()  # one per process: another test may have set it
+    try:
+        prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(patch(model))
+        assert prepared(**batch).logits is None
+        assert unpatch(prepared)(**batch).logits is not None
+    finally:
+        AcceleratorState._reset_state()
 
 
 def test_a_step_at_a_vocabulary_of_128k_takes_less_than_half_the_memory_of_the_plain_one() -> None:

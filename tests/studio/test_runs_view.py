@@ -155,6 +155,7 @@ def test_the_data_behind_a_chart_is_a_table(open_runs, runs_root):
     page = open_runs()
     region = page.get_by_role("region", name="Training loss")
     region.get_by_text("Data", exact=True).click()
+    region.locator(".plot-data tbody tr").nth(39).wait_for()
     rows = region.locator(".plot-data tbody tr").all_inner_texts()
     first = records_of(runs_root, "tied")[0]
     assert len(rows) == 40

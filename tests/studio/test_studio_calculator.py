@@ -145,6 +145,7 @@ def test_the_chart_of_known_models_is_used_by_keyboard_and_by_pointing_near_a_mo
     page.keyboard.press("Enter")
     page.wait_for_selector(f"h2 >> text={second}")
     assert page.evaluate("document.activeElement.tagName") == "svg"
+    page.locator("svg .mark").first.scroll_into_view_if_needed()
     mark = page.locator("svg .mark").first.bounding_box()
     page.mouse.move(mark["x"] + 9, mark["y"] + 9)  # beside the mark
     page.wait_for_selector(".tip strong")

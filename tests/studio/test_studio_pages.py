@@ -210,7 +210,7 @@ def test_a_path_outside_the_root_shows_the_error_of_the_api(visit):
     one = visit()
     page = one.go("models.html")
     page.get_by_label("Open a path").fill("/etc/passwd")
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Open", exact=True).click()
     page.wait_for_selector("text=the studio reads only models below")
     one.console_errors.clear()  # the browser logs the rejected request
 
@@ -240,7 +240,7 @@ def test_models_show_their_tie_and_the_findings_with_fixes(visit, studio_root):
     assert "Fix:" in page.locator("main").inner_text()
     assert page.locator("#tie .pill").inner_text() == "1 error"
     page.get_by_label("Open a path").fill(str(studio_root / "models" / "untied"))
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Open", exact=True).click()
     page.wait_for_selector("h2 >> text=untied")
     assert page.locator("#tie .pill").inner_text() == "healthy"
     page.get_by_role("button", name="Show", exact=True).click()

@@ -120,7 +120,8 @@ def _write(
     sentence = f"{effect.sentence}; " if effect else ""
     if where is None:
         progress.close()
-        print_plan(planned.plan, as_json, sentence + planned.saved, {"damage": effect.to_dict()} if effect else {})
+        damage = {"damage": effect.to_dict()} if effect else {}
+        print_plan(planned.plan, as_json, effect.sentence if effect else "", damage, planned.saved)
         return
     if effect and not yes:
         raise BadRequest(f"this changes the model: {effect.sentence}; pass --yes to write it anyway")

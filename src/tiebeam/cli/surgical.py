@@ -85,7 +85,9 @@ def print_nothing_to_do(plan: Plan, as_json: bool, dry_run: bool) -> None:
     console.print("  nothing was written")
 
 
-def print_plan(plan: Plan, as_json: bool, measured: str = "", more: dict[str, Any] | None = None) -> None:
+def print_plan(
+    plan: Plan, as_json: bool, measured: str = "", more: dict[str, Any] | None = None, size: str = ""
+) -> None:
     if as_json:
         render.emit_json({**plan.to_dict(), "dry_run": True, **(more or {})})
         return
@@ -95,6 +97,8 @@ def print_plan(plan: Plan, as_json: bool, measured: str = "", more: dict[str, An
         console.print(line)
     if measured:
         console.print(render.wrapped(f"effect on loss: {measured}", console.width))
+    if size:
+        console.print(f"  size: {size}")
     for note in plan.notes:
         console.print(render.wrapped(f"note: {note}", console.width))
 

@@ -130,13 +130,12 @@ class OpenModel:
 
     def neighbours(self, text: str | None, ids: list[int] | None, k: int) -> dict[str, Any]:
         found = self.token_ids(text, ids)
-        norms = token_norms(self, found)
-        tokens: list[dict[str, Any]] = [
-            {"id": id, "text": self.token_text(id), "norms": norm} for id, norm in zip(found, norms, strict=True)
-        ]
+        tokens: list[dict[str, Any]] = [{"id": id, "text": self.token_text(id)} for id in found]
         for matrix in ("embed",) if self.single_matrix else ("embed", "head"):
             for token, near in zip(tokens, self.lens.neighbours(found, matrix, k), strict=True):
                 token[matrix] = self._with_text(near)
+        for token, norms in zip(tokens, token_norms(self, found), strict=True):
+            token["norms"] = norms
         return {"tied": self.single_matrix, "tokens": tokens}
 
     def _with_text(self, scores: list[tuple[int, float]]) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from typing import Any
 from tiebeam._fs import write_text
 from tiebeam._version import __version__
 from tiebeam.checkpoint import Checkpoint
-from tiebeam.corpus.store import cache_directory
 
 MOST_FILES = 256
 _MOST_BYTES = 16 << 20
@@ -40,7 +39,13 @@ class ResultCache:
     error: the result is then computed again."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or cache_directory() / "studio"
+        self._directory = directory
+
+    @property
+    def directory(self) -> Path:
+        from tiebeam.corpus.store import cache_directory
+
+        return self._directory or cache_directory() / "studio"
 
     def get_or_compute(self, digest: str, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         path = self.directory / f"{digest[:32]}-{name}.json"

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tiebeam.inspection.row_health import UNTRAINED, row_health
-
 if TYPE_CHECKING:
     from tiebeam.studio.open_models import OpenModel
 
@@ -16,6 +12,8 @@ MOST_ROWS = 200  # listed of each kind
 
 def suspicious_rows(model: OpenModel) -> dict[str, Any]:
     """Rows that look untrained or unusual, by kind, with their texts. Reads both matrices once."""
+    from tiebeam.inspection.row_health import UNTRAINED, row_health
+
     found = row_health(model.checkpoint, model.diagnosis.report)
     matrices = []
     for matrix in found.matrices:
@@ -35,6 +33,8 @@ def suspicious_rows(model: OpenModel) -> dict[str, Any]:
 
 def token_norms(model: OpenModel, ids: list[int]) -> list[dict[str, Any]]:
     """Norms of the rows of some tokens in both matrices."""
+    import numpy as np
+
     places = np.asarray(ids, np.int64)
     norms = {"embed": np.linalg.norm(model.lens.embeds(places), axis=1)}
     if not model.single_matrix:
