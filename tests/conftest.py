@@ -1,7 +1,10 @@
 """Fixtures for the tests of several packages."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -59,3 +62,17 @@ def demo_directory(smollm2: Path, tmp_path: Path) -> Path:
 
     (tmp_path / SMOLLM2).symlink_to(smollm2)
     return write_examples(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, driven by Playwright; one per process, because Playwright starts only once in a thread."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((path for name in names if (path := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("chromium is not installed; apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()

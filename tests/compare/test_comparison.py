@@ -124,6 +124,7 @@ def test_second_call_keeps_finished_runs(comparison, corpus, tiny):
         widths=(8, 16),
         bigram_dim=8,
         bigram_steps=10,
+        command=comparison.document["command"],
         report=lambda run, r: records.append(r),
     )
     assert records == []
@@ -233,9 +234,8 @@ def test_invalid_arguments_raise_bad_request(corpus, tiny, tmp_path, options, wo
 
 
 def test_several_variants_with_two_seeds_have_error_bars(corpus, tiny, tmp_path):
-    found = compare(
-        tiny(steps=6), corpus, tmp_path / "R", variants=[VARIANTS[name] for name in ("tied", "untied", "then", "bridge")], seeds=2, bigram_dim=8, bigram_steps=5,
-    )  # fmt: skip
+    variants = [VARIANTS[name] for name in ("tied", "untied", "then", "bridge")]
+    found = compare(tiny(steps=6), corpus, tmp_path / "R", variants=variants, seeds=2, bigram_dim=8, bigram_steps=5)
     document = found.document
     assert len(document["runs"]) == 8
     assert all(v["val_bpb_error"] is not None for v in document["variants"])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -13,19 +12,7 @@ from tiebeam.compare.report_answers import QUESTIONS
 from tiebeam.compare.report_page import page as build_page
 from tiebeam.studio.request_guard import REPORT_POLICY
 
-pytestmark = pytest.mark.xdist_group("report")
-CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed; apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from helpers.studio_files import SRC, write_studio_root
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
@@ -40,17 +35,6 @@ def studio(studio_root):
     yield address
     process.terminate()
     process.wait(10)
-
-
-@pytest.fixture(scope="package")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed; apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 class Visit:
