@@ -45,6 +45,9 @@ def test_the_exported_site_works_on_any_web_server(visit, served):
     one = visit(address=served)
     page = one.go()
     page.wait_for_selector("h1 >> text=Embedding and LM head: one matrix or two?")
+    page = one.go("index.html#real")
+    page.wait_for_selector("#real strong >> text=SmolLM2 135M, tied")  # real models need no server
+    assert page.locator("#real form").count() == 0
     page = one.go("calculator.html?vocab=32000&dim=2048&trunk=968976384")
     assert "1,034,512,384" in page.locator("#numbers").inner_text()
 
