@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -67,7 +69,7 @@ def rank_threads() -> int:
 
 
 def free_threads() -> int:
-    """Cores that this process may use, minus those that were busy over the last minute.
+    """Cores that this process may use, minus those that other work keeps busy now.
 
     Two OpenMP threads on one free core run at a third of the speed of one thread, because each waits for the other.
     """
@@ -75,8 +77,28 @@ def free_threads() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS or Windows
         cores = os.cpu_count() or 1
+    return max(1, min(cores, round(cores - busy_cores() + 0.25)))
+
+
+def busy_cores(seconds: float = 0.3, stat: Path = Path("/proc/stat")) -> float:
+    """Cores in use over a short sample. The load average lags by a minute: right after an installation it would say
+    that a free machine is busy. It is used only where there is no /proc."""
+    before = _cpu_times(stat)
+    if before is None:
+        try:
+            return os.getloadavg()[0]
+        except (OSError, AttributeError):  # not on Windows
+            return 0.0
+    time.sleep(seconds)
+    after = _cpu_times(stat) or before
+    idle, total = (new - old for old, new in zip(before, after, strict=True))
+    return (os.cpu_count() or 1) * (1 - idle / total) if total > 0 else 0.0
+
+
+def _cpu_times(stat: Path) -> tuple[int, int] | None:
+    """Ticks in which the machine was idle, and all ticks, since it started."""
     try:
-        busy = os.getloadavg()[0]
-    except (OSError, AttributeError):  # not on Windows
-        busy = 0.0
-    return max(1, min(cores, round(cores - busy + 0.5)))
+        times = [int(ticks) for ticks in stat.read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return (times[3] + times[4], sum(times)) if len(times) == 8 else None
