@@ -18,6 +18,7 @@ from tiebeam.corpus import build_corpus
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.xfail(strict=True, reason="not reproduced: after 120 steps untied is better by 0.065 at equal size, too")
 def test_tied_wins_at_equal_size_and_untied_does_not_lose_at_equal_steps(tmp_path):
     corpus = build_corpus([], tmp_path / "c", vocab=2000, max_bytes=2_000_000)
     base = base_settings(layers=1, dim=32, heads=2, kv_heads=1, mlp_dim=32, context=64, batch_tokens=1024, steps=120,

@@ -414,3 +414,12 @@ def test_tokens_that_are_not_utf8_keep_their_bytes_at_another_place() -> None:
 
     old = stored(b"a", b"\xff", b"b", "\ufffd".encode() + b"x")
     assert b"".join(_strings(["\ufffd", "b", "\ufffdx"], old)) == stored(b"\xff", b"b", "\ufffd".encode() + b"x")
+
+
+def test_a_table_that_is_addressed_by_hashes_of_ids_is_refused(tmp_path):
+    save_trimmable(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "bigram_rows": 64}))
+    with pytest.raises(BadRequest, match="hashes of token ids"):
+        trim(tmp_path / "model", tmp_path / "small", text=[write_prose(tmp_path)], keep=500)
+    assert not (tmp_path / "small").exists()

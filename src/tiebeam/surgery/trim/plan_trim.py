@@ -111,6 +111,8 @@ def prepare(
     for tensor in source.report.vocabulary_tensors:
         if tensor.kind in (NGRAM, TOKEN_MAP):
             raise BadRequest(f"{tensor.name} ({tensor.kind}) depends on the ids themselves, which trimming changes")
+    if (checkpoint.config or {}).get("bigram_rows"):  # a hashed table of our own models (train --bigram-rows)
+        raise BadRequest("bigram.weight is addressed by hashes of token ids, which trimming changes")
     if checkpoint.format != "gguf" and not is_directory(checkpoint):
         raise BadRequest(f"{checkpoint.source} is a single file; name its directory, for the tokenizer")
     tokenizer = open_tokenizer(checkpoint)
