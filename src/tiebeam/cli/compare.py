@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, Settings
 
-DEFAULT_STEPS = 150  # three widths, tied and untied: eight minutes of processor time, half of that on two cores
+DEFAULT_STEPS = 120  # three widths, tied and untied: about four minutes of training on two free cores
 DEFAULT_WIDTHS = (64, 128, 256)
 _SETTINGS = ("arch", "layers", "dim", "heads", "kv_heads", "mlp_dim", "context", "batch_tokens", "threads", "seed",
              "device")  # fmt: skip
