@@ -9,11 +9,12 @@ import pytest
 from helpers.building import DIM, VOCAB, llama_config, table, write_model
 from helpers.tiny_models import build
 from tiebeam.errors import BadRequest, UnreadableInput
-from tiebeam.lens import direct_path
+from tiebeam.lens import direct_path, spectral_density
 from tiebeam.lens.direct_path import Lens
 from tiebeam.lens.lens_report import effective_rank, norms_by_frequency, report_of, spearman
 from tiebeam.lens.matrix_energy import energy_of
 
+WIDE = 96
 GAIN = np.linspace(0.5, 1.5, DIM).astype(np.float32)
 
 
@@ -246,3 +247,71 @@ def test_without_transformers_the_note_names_the_extra(tmp_path, monkeypatch):
     assert not lens.norm
     assert "needs the extra [hf]" in lens.tables.notes[0]
     assert "[hf]" not in Lens.open(tmp_path, norm=False).tables.notes[0]
+
+
+def estimated(where, tied, monkeypatch):
+    """The same model twice: solved, and estimated with few leading eigenvalues, so that most are sampled."""
+    monkeypatch.setattr(spectral_density, "_LEADING", 4)
+    monkeypatch.setattr(spectral_density, "_SPARE", 4)
+    wide = np.random.default_rng(3)
+    scale = np.arange(1, WIDE + 1) ** -0.5
+    E = (wide.standard_normal((600, WIDE)) * scale + 0.3).astype(np.float32)
+    W = (0.5 * E + 0.5 * wide.standard_normal((600, WIDE))).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": E, "model.norm.weight": np.ones(WIDE, np.float32)}
+    if not tied:
+        tensors["lm_head.weight"] = W
+    config = llama_config(tie_word_embeddings=tied, hidden_size=WIDE, vocab_size=600)
+    path = write_model(where / "wide", tensors, config)
+    return Lens.open(path, exact=True), Lens.open(path, exact=False)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_estimates_are_within_their_stated_error_of_the_solved_values(tied, tmp_path, monkeypatch):
+    solved, guess = estimated(tmp_path, tied, monkeypatch)
+    assert solved.errors == {}
+    assert set(guess.errors) == ({"negative"} if tied else {"negative", "joint"})
+    assert abs(guess.energy.negative - solved.energy.negative) <= guess.errors["negative"] < 0.05
+    partial_sums = np.abs(np.cumsum(guess.joint_spectrum) - np.cumsum(solved.joint_spectrum))
+    assert partial_sums.max() <= (1e-9 if tied else guess.errors["joint"]) < 0.05
+    assert guess.joint_spectrum.sum() == pytest.approx(1)
+
+
+def test_what_needs_no_estimate_is_the_same_in_both_ways(tmp_path, monkeypatch):
+    solved, guess = estimated(tmp_path, False, monkeypatch)
+    assert guess.energy.symmetric == pytest.approx(solved.energy.symmetric, abs=1e-12)
+    assert guess.energy.rank == solved.energy.rank
+    np.testing.assert_allclose(guess.spectrum, solved.spectrum, rtol=1e-6)
+    np.testing.assert_allclose(guess.angles, solved.angles, atol=1e-6)
+
+
+def test_the_leading_eigenvalues_are_those_of_the_matrix(tmp_path):
+    random = np.random.default_rng(4)
+    turn = np.linalg.qr(random.standard_normal((80, 80)))[0]
+    values = np.concatenate([[9.0, -7.0, 5.0], np.linspace(-1, 1, 77)])
+    A = turn * values @ turn.T
+    found = spectral_density.spectral_density(lambda x: x, lambda x: A @ x, random.standard_normal((80, 8)))
+    np.testing.assert_allclose(found.leading[:3], [9, -7, 5], rtol=1e-9)
+    assert len(found.leading) == 20
+
+
+def test_a_wide_model_is_estimated_unless_asked_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(direct_path, "_EXACT", 2 * DIM - 1)
+    path = model(tmp_path / "m", False)
+    assert not Lens.open(path).exact
+    assert Lens.open(path, exact=True).exact
+    found = report_of(Lens.open(path))
+    assert found["exact"] is False
+    assert "±" in str(Lens.open(path))
+    assert "±" not in str(Lens.open(path, exact=True))
+    assert report_of(Lens.open(path)) == found  # the probes are the same every time
+    monkeypatch.setattr(direct_path, "_EXACT", 2 * DIM)
+    assert Lens.open(path).exact
+
+
+def test_rank_deficient_tables_are_estimated_too(tmp_path):
+    thin = table(0)[:, :3] @ np.random.default_rng(2).standard_normal((3, DIM)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": thin, "lm_head.weight": table(1), "model.norm.weight": GAIN}
+    path = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
+    solved, guess = Lens.open(path, norm=False, exact=True), Lens.open(path, norm=False, exact=False)
+    assert guess.energy.rank == solved.energy.rank == 3
+    assert guess.energy.negative == pytest.approx(solved.energy.negative, abs=guess.errors["negative"] + 1e-9)

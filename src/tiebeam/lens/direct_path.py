@@ -9,6 +9,9 @@ G = [F | W]^T [F | W] [2D, 2D], so no V x V matrix is ever made:
 
 What compares the two tables (their angles, what one table could keep of both) uses the Gram matrix of E and W as
 stored.
+
+Solving for all 2D eigenvalues takes minutes for the widest models. From 2D > 4096 on, the two results that need them
+(the negative share, the joint spectrum) are estimated with a stated error (spectral_density.py); exact=True solves.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ from numpy.typing import NDArray
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.lens.embed_and_head import VocabTables, no_norm, open_tables
+from tiebeam.lens.large_spectra import JointEstimate, estimate_joint, estimate_negative, full_rank_root
 from tiebeam.lens.matrix_energy import Energy, energy_of, from_spectra
+from tiebeam.lens.spectral_density import PROBES
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
 _WIDE = 2048  # size of the Gram matrix from which solving takes long enough to report progress
+_EXACT = 4096  # size of the Gram matrix up to which every eigenvalue is solved for unless asked otherwise
 _BLOCK_ELEMENTS = 1 << 23  # of [F | W] at a time: 64 MB in float64
 
 
@@ -67,23 +73,26 @@ class Lens:
 
     def __init__(
         self, tables: VocabTables, *, norm: bool = True, scales: bool = True, progress: Progress | None = None,
-        source: str = "",
+        source: str = "", exact: bool | None = None,
     ) -> None:  # fmt: skip
         self.tables, self.norm, self.scales, self.source = tables, norm, scales, source
+        self._exact = exact
         self._report = progress or (lambda stage, done, total: None)
 
     @classmethod
     def open(
         cls, source: str | os.PathLike[str] | Checkpoint, *, norm: bool = True, scales: bool = True,
         embed: str | None = None, head: str | None = None, progress: Progress | None = None,
+        exact: bool | None = None,
     ) -> Lens:  # fmt: skip
         """Open a model. `norm`: apply the final norm. `scales`: apply the family's embedding scale. `embed` and
-        `head` name the tensors where they cannot be found. No layer is loaded or run.
+        `head` name the tensors where they cannot be found. `exact`: solve for every eigenvalue; None does so up to a
+        width of 2,048, beyond which it takes minutes. No layer is loaded or run.
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         tables = open_tables(checkpoint, embed=embed, head=head, with_norm=norm)
         norm = norm and tables.final_norm is not no_norm
-        return cls(tables, norm=norm, scales=scales, progress=progress, source=checkpoint.source)
+        return cls(tables, norm=norm, scales=scales, progress=progress, source=checkpoint.source, exact=exact)
 
     def __repr__(self) -> str:
         return f"<Lens of {self.source}: {self.vocab:,} x {self.dim:,}>"
@@ -106,6 +115,19 @@ class Lens:
     @cached_property
     def dim(self) -> int:
         return int(self.tables.embed_rows(np.zeros(1, np.int64)).shape[1])
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether every eigenvalue is solved for; if not, two results are estimates with an error (`errors`)."""
+        return 2 * self.dim <= _EXACT if self._exact is None else self._exact
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Three standard errors of what is estimated; empty if everything is exact."""
+        if self.exact:
+            return {}
+        joint = {} if self._joint is None else {"joint": self._joint.error}
+        return {"negative": self._energy[1], **joint}
 
     def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as the head sees them
         x = self.tables.embed_rows(ids)
@@ -156,85 +178,112 @@ class Lens:
     @cached_property
     def gram(self) -> Array:  # [2D, 2D]
         """[F | W]^T [F | W], summed over the vocabulary."""
-        self._stream()
-        return self._path_gram
+        return self._joined("FF", "FW")
 
     @cached_property
     def table_gram(self) -> Array:  # [2D, 2D]
         """The same for the two tables as stored, [E | W]."""
-        self._stream()
-        return self._table_gram
+        return self._joined("EE", "EW")
+
+    def _joined(self, square: str, cross: str) -> Array:
+        products = self._products
+        return np.block([[products[square], products[cross]], [products[cross].T, products["WW"]]])
 
     @property
     def one_table(self) -> bool:
         """Whether embedding and head hold the same numbers: |E - W|^2 = 0, from the Gram matrix."""
-        G = self.table_gram
-        D = G.shape[0] // 2
-        one, two, both = (float(np.trace(block)) for block in (G[:D, :D], G[D:, D:], G[:D, D:]))
+        one, two, both = (float(np.trace(self._products[block])) for block in ("EE", "WW", "EW"))
         return abs(one + two - 2 * both) <= 1e-9 * max(one, two)
+
+    @cached_property
+    def _products(self) -> dict[str, Array]:  # [D, D] each
+        """F'F, F'W, E'E, E'W and W'W. Kept apart: two joined Gram matrices would hold W'W twice, and both triangles."""
+        self._stream()
+        return self._sums
 
     def _stream(self) -> None:
         """One pass over both tables computes everything that needs all rows."""
-        if hasattr(self, "_path_gram"):
+        if hasattr(self, "_sums"):
             return
         D = self.dim
-        path, tables = np.zeros((2 * D, 2 * D)), np.zeros((2 * D, 2 * D))
+        sums = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
+        sketch, random = np.zeros((2 * D, PROBES)), np.random.default_rng(0)
         norms: tuple[list[Array], list[Array]] = ([], [])
         diagonal = []
         with np.errstate(all="ignore"):  # numbers that are not finite are reported below
             for ids in self._blocks("reading both tables"):
                 E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
-                for total, left in ((path, F), (tables, E)):
-                    total[:D, :D] += left.T @ left
-                    total[:D, D:] += left.T @ W
-                tables[D:, D:] += W.T @ W
+                for name, left, right in (("FF", F, F), ("FW", F, W), ("EE", E, E), ("EW", E, W), ("WW", W, W)):
+                    sums[name] += left.T @ right
+                if not self.exact:
+                    probes = random.standard_normal((len(ids), PROBES))
+                    sketch[:D] += F.T @ probes
+                    sketch[D:] += W.T @ probes
                 norms[0].append(np.linalg.norm(E, axis=1))
                 norms[1].append(np.linalg.norm(W, axis=1))
                 diagonal.append((F * W).sum(axis=1))
-        if not (np.isfinite(path).all() and np.isfinite(tables).all()):
+        if not all(np.isfinite(block).all() for block in sums.values()):
             raise UnreadableInput(
                 f"a table of {self.source or 'the model'} holds NaN or infinite values, so its direct path has no "
                 "spectrum; `tiebeam doctor --rows` lists such rows"
             )
-        path[D:, D:] = tables[D:, D:]
-        for total in (path, tables):
-            total[D:, :D] = total[:D, D:].T
-        self._path_gram, self._table_gram = path, tables
+        self._sums, self._sketch = sums, sketch
         self._norms = np.concatenate(norms[0]), np.concatenate(norms[1])
         self._diagonal = np.concatenate(diagonal)
 
-    @cached_property
+    @property
     def energy(self) -> Energy:
-        """Symmetry, definiteness and rank of the whole [V, V] path, in closed form."""
-        D, spectrum = self.gram.shape[0] // 2, self.spectrum
+        """Symmetry, definiteness and rank of the whole [V, V] path."""
+        return self._energy[0]
+
+    @cached_property
+    def _energy(self) -> tuple[Energy, float]:
+        """The energy, and three standard errors of its negative share."""
+        D, spectrum, products = self.dim, self.spectrum, self._products
         self._solving("symmetry and definiteness")
-        norm = float((self.gram[:D, :D] * self.gram[D:, D:]).sum())
+        norm = float((products["FF"] * products["WW"]).sum())
+        if not self.exact:
+            return estimate_negative(products, self._sketch, norm, spectrum)
         root = _factor(self.gram)  # [2D, 2D]
         half = root[:D].T @ root[D:] / 2  # root^T K root = half + half^T
         half += half.T.copy()
-        return from_spectra(norm, np.linalg.eigvalsh(half), spectrum)
+        return from_spectra(norm, np.linalg.eigvalsh(half), spectrum), 0.0
 
     @cached_property
     def spectrum(self) -> Array:  # [D], descending
         """Singular values of the whole path F W^T."""
-        D = self.gram.shape[0] // 2
+        F, W = self._products["FF"], self._products["WW"]
         self._solving("the path's spectrum")
-        inner = _factor(self.gram[:D, :D]).T @ _factor(self.gram[D:, D:])
-        values: Array = np.linalg.svd(inner, compute_uv=False)
+        root = None if self.exact or full_rank_root(F) is None else full_rank_root(W)
+        if root is not None:  # their squares as eigenvalues, at a quarter of the cost
+            squares = np.linalg.eigvalsh(root.T @ F @ root)[::-1]
+            return np.sqrt(np.maximum(squares, 0))
+        values: Array = np.linalg.svd(_factor(F).T @ _factor(W), compute_uv=False)
         return values
 
-    @cached_property
+    @property
     def joint_spectrum(self) -> Array:  # [2D], descending, sums to 1
         """Energy of [E | W] by rank, both scaled to equal norm: what one table of that rank could keep of the pair."""
-        G = self.table_gram
-        D = G.shape[0] // 2
+        return self._joint_values if self._joint is None else self._joint.spectrum
+
+    @cached_property
+    def _joint(self) -> JointEstimate | None:
+        """The estimate of the joint spectrum; None where it is solved for."""
+        if self.exact or self.one_table:
+            return None
+        self._solving("the joint spectrum")
+        return estimate_joint(self._products)
+
+    @cached_property
+    def _joint_values(self) -> Array:
+        D, products = self.dim, self._products
         self._solving("the joint spectrum")
         if self.one_table:
-            values = np.concatenate([np.linalg.eigvalsh(G[:D, :D])[::-1], np.zeros(D)])
+            values = np.concatenate([np.linalg.eigvalsh(products["EE"])[::-1], np.zeros(D)])
         else:
-            scale = np.concatenate([np.full(D, np.trace(G[:D, :D])), np.full(D, np.trace(G[D:, D:]))])
+            scale = np.concatenate([np.full(D, np.trace(products["EE"])), np.full(D, np.trace(products["WW"]))])
             scale = 1 / np.sqrt(np.maximum(scale, 1e-300))
-            values = np.linalg.eigvalsh(G * scale[:, None] * scale[None])[::-1]
+            values = np.linalg.eigvalsh(self.table_gram * scale[:, None] * scale[None])[::-1]
         values = np.maximum(values, 0)
         share: Array = values / max(float(values.sum()), 1e-300)
         return share
@@ -242,17 +291,16 @@ class Lens:
     @cached_property
     def angles(self) -> Array:  # [the smaller rank] radians, ascending
         """Principal angles between the column spaces of the two tables; all 0 when they are tied."""
-        G = self.table_gram
-        D = G.shape[0] // 2
+        products = self._products
         self._solving("principal angles")
-        (left, one), (right, two) = _whitening(G[:D, :D]), _whitening(G[D:, D:])
-        cosines = np.linalg.svd(left(right(G[D:, :D]).T), compute_uv=False)[: min(one, two)]
+        (left, one), (right, two) = _whitening(products["EE"]), _whitening(products["WW"])
+        cosines = _singular_values(left(right(products["EW"].T).T), self.exact)[: min(one, two)]
         angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
 
     def _solving(self, what: str) -> None:
-        """Report progress: solving costs the cube of the width, up to a minute for the widest models."""
-        if len(self.gram) >= _WIDE:
+        """Report progress: solving costs the cube of the width."""
+        if 2 * self.dim >= _WIDE:
             self._report(f"solving for {what}", 0, 0)
 
     def label(self, token: int) -> str:
@@ -316,6 +364,14 @@ def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
         values, vectors = np.linalg.eigh(G)
         root: Array = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
         return root
+
+
+def _singular_values(X: Array, exact: bool) -> Array:  # [n, n] -> [n], descending
+    """If not `exact`, from the eigenvalues of X X^T: a quarter of the cost, good to about 1e-7 of the largest."""
+    if exact:
+        values: Array = np.linalg.svd(X, compute_uv=False)
+        return values
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(X @ X.T)[::-1], 0))
 
 
 def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:

@@ -30,6 +30,8 @@ def report_of(
         "one_table": lens.one_table,
         "norm": lens.norm,
         "scales": lens.scales,
+        "exact": lens.exact,
+        "errors": lens.errors,
         "notes": list(lens.tables.notes),
         "path": lens.energy.to_dict(),
         "spectrum": [float(x) for x in lens.spectrum],
@@ -72,9 +74,11 @@ def headline(found: dict[str, Any]) -> str:
 def figures(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, value, explanation) of the whole path."""
     path, own, angles = found["path"], found["self_logits"], found["angles"]
+    error = {name: f" (± {100 * value:.2g})" for name, value in found["errors"].items()}
     rows = [
         ("symmetric", f"{100 * path['symmetric']:.1f}%", "of the path's energy; the rest is antisymmetric"),
-        ("negative", f"{100 * path['negative']:.1f}%", "of the symmetric part is in negative eigenvalues; 0 for E.Eᵀ"),
+        ("negative", f"{100 * path['negative']:.1f}%", "of the symmetric part is in negative eigenvalues; "
+         f"0 for E.Eᵀ{error.get('negative', '')}"),
         ("rank", f"{path['rank']:,}", f"effective rank {found['effective_rank']:,.0f}"),
         ("self-logits", f"{own['median']:.2f}", f"median logit of a token after itself, {own['least']:.2f} to "
          f"{own['most']:.2f}; {100 * own['negative']:.0f}% negative"),
@@ -87,7 +91,7 @@ def figures(found: dict[str, Any]) -> list[tuple[str, str, str]]:
                 f"{angles['median']:.1f}°",
                 f"median between the two tables, up to {angles['largest']:.1f}°",
             ),
-            ("joint", "", f"one table for both keeps {kept}"),
+            ("joint", "", f"one table for both keeps {kept}{error.get('joint', '')}"),
         ]
     return rows
 

@@ -36,11 +36,15 @@ def from_spectra(energy: float, eigenvalues: Array, singular: Array) -> Energy:
     """`eigenvalues` of the symmetric part and `singular` values of the matrix whose energy is given."""
     squares = eigenvalues**2
     symmetric = float(squares.sum())
-    tiny = singular.max(initial=0.0) * 1e-7
     return Energy(
         norm=energy**0.5,
         symmetric=symmetric / energy if energy else 1.0,
         antisymmetric=max(0.0, 1 - symmetric / energy) if energy else 0.0,
         negative=float(squares[eigenvalues < 0].sum()) / symmetric if symmetric else 0.0,
-        rank=int((singular > tiny).sum()),
+        rank=rank_of(singular),
     )
+
+
+def rank_of(singular: Array) -> int:
+    """How many singular values exceed 1e-7 of the largest."""
+    return int((singular > singular.max(initial=0.0) * 1e-7).sum())
