@@ -6,7 +6,6 @@ Names and texts come from untrusted files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape as _escape
 
 from tiebeam._visible import visible
 
@@ -25,7 +24,9 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[object] = (), ti
 
 def escape(text: str) -> str:
     """Text for a page, of one line or several: no markup, no control characters, no change of writing direction."""
-    return _escape(visible(text, keep="\n\t"))
+    from html import escape as escape_markup
+
+    return escape_markup(visible(text, keep="\n\t"))
 
 
 def _row(cells: Sequence[object], kind: str) -> str:

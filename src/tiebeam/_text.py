@@ -1,6 +1,7 @@
 """Text layout for reports: aligned columns, proportional bars, wrapped paragraphs.
 
-Lines are rich `Text`: the CLI prints them in colour, `str(report)` takes their plain text. rich is imported on use.
+A `Line` knows its text and its styles. rich prints it in colour and is imported only for that: plain text, as in a pipe
+and in `str(report)`, needs none of it.
 Comparisons draw tied in blue and untied in orange. A model's state is blue (tied) or green (untied).
 Both are healthy, so neither is yellow or red. No report relies on colour alone.
 
@@ -25,6 +26,7 @@ UNTIED_STATE = "#009e73"
 WARNING, ERROR = "bold yellow", "bold red"
 FAINT = "bright_black"
 TRUNK, TABLE, SECOND_TABLE = "█", "░", "▒"
+_ONE_CELL = frozenset("●○…" + TRUNK + TABLE + SECOND_TABLE)  # beyond Latin, and one column wide
 BAR_WIDTH = 43  # cells; with its label a bar stays within 60 columns
 
 
@@ -33,46 +35,85 @@ def accent(tied: bool) -> str:
     return TIED if tied else UNTIED_STATE
 
 
-def styled(*parts: str | Text | tuple[str, str]) -> Text:
-    """One line from parts, each a plain string or a (string, style) tuple."""
-    from rich.text import Text
+class Line:
+    """One line of text in styled pieces. rich prints it in colour (`__rich__`); `plain` needs no rich."""
 
-    return Text.assemble(
-        *(
-            visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) if isinstance(part, tuple) else part
-            for part in parts
-        )
-    )
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Iterable[tuple[str, str]] = ()) -> None:
+        self.pieces = [piece for piece in pieces if piece[0]]
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+    @property
+    def cell_len(self) -> int:
+        """The columns that it takes on a terminal."""
+        return sum(_cells(text) for text, _ in self.pieces)
+
+    def rstrip(self) -> Line:
+        """The same without blanks at its end."""
+        pieces = list(self.pieces)
+        while pieces and not pieces[-1][0].rstrip():
+            pieces.pop()
+        if pieces:
+            pieces[-1] = (pieces[-1][0].rstrip(), pieces[-1][1])
+        return Line(pieces)
+
+    def __str__(self) -> str:
+        return self.plain
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text.assemble(*self.pieces)
 
 
-def columns(rows: Iterable[Sequence[str | Text]], align: str, indent: int = 2, gap: int = 2) -> Iterator[Text]:
+def _cells(text: str) -> int:
+    """The columns of a text. East Asian characters take two and combining marks none, which rich knows."""
+    if text.isascii() or all(character < "\u0300" or character in _ONE_CELL for character in text):
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def styled(*parts: str | Line | tuple[str, str]) -> Line:
+    """One line from parts, each a plain string, a (string, style) tuple or a line."""
+    pieces: list[tuple[str, str]] = []
+    for part in parts:
+        if isinstance(part, Line):
+            pieces += part.pieces
+        else:
+            text, style = (part, "") if isinstance(part, str) else part
+            pieces.append((visible(text), style))
+    return Line(pieces)
+
+
+def columns(rows: Iterable[Sequence[str | Line]], align: str, indent: int = 2, gap: int = 2) -> Iterator[Line]:
     """Rows of cells -> aligned lines without trailing blanks. `align` has one < or > per column."""
-    from rich.text import Text
-
-    table = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    table = [[styled(cell) for cell in row] for row in rows]
     widths = [max((row[i].cell_len for row in table if i < len(row)), default=0) for i in range(len(align))]
     for row in table:
-        line = Text(" " * indent)
+        pieces = [(" " * indent, "")]
         for i, cell in enumerate(row):
             padding = " " * (widths[i] - cell.cell_len)
-            line.append((padding if align[i] == ">" else "") + (" " * gap if i else ""))
-            line.append_text(cell)
-            line.append(padding if align[i] == "<" else "")
-        line.rstrip()
-        yield line
+            pieces.append(((padding if align[i] == ">" else "") + (" " * gap if i else ""), ""))
+            pieces += cell.pieces
+            pieces.append((padding if align[i] == "<" else "", ""))
+        yield Line(pieces).rstrip()
 
 
-def bar(parts: Sequence[tuple[int, str, str]], whole: int, width: int = BAR_WIDTH) -> Text:
+def bar(parts: Sequence[tuple[int, str, str]], whole: int, width: int = BAR_WIDTH) -> Line:
     """Parts of a whole as cells: (amount, character, style) each. Bars of one whole line up part by part."""
-    from rich.text import Text
-
     pieces, amount, cells = [], 0, 0
     for size, character, style in parts:
         amount += size
         upto = round(width * amount / whole)
         pieces.append((character * (upto - cells), style))
         cells = upto
-    return Text.assemble(*pieces)
+    return Line(pieces)
 
 
 class Paragraph(str):

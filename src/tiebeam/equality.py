@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ ROUNDING_COSINE = 0.99
 ROUNDING_LENGTH = 0.1  # how much longer or shorter a row may be after quantisation
 _ROUNDED = {"BF16": 7, "F16": 10, "F32": 23, "F64": 52}  # mantissa bits of the types that values can be rounded to
 _FIRST_BYTES = 1 << 16  # different matrices differ within their first rows
+_SMALL = 16 << 20  # below this, starting threads takes longer than they save
 _SAMPLE_RUNS, _RUN_ROWS = 32, 4  # rows to describe a difference
 _CLAIM_ROWS = 16  # rows per run, to call two roundings equal
 _REMOTE_LIMIT = 64 << 20  # larger matrices on the Hub are compared by a sample and not downloaded
@@ -181,7 +181,7 @@ def same_bytes(checkpoint: Checkpoint, left: str, right: str) -> bool:
 
 
 def _first_difference(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> int | None:
-    """Offset of the first block whose bytes differ. Two threads halve the time for local files."""
+    """Offset of the first block whose bytes differ. Two threads halve the time for large local files."""
     total = E.nbytes
     if not isinstance(checkpoint.files, LocalFiles) or E.packing or W.packing:
         for at in range(0, total, BLOCK):
@@ -197,6 +197,10 @@ def _first_difference(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> i
     def compare_range(begin: int, end: int) -> int | None:
         at = first_difference(left, E.begin + begin, right, W.begin + begin, end - begin, BLOCK)
         return None if at is None else begin + at
+
+    if total < _SMALL:
+        return compare_range(first, total)
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as threads:
         found = threads.map(compare_range, (first, middle), (middle, total))

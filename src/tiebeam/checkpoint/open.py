@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from tiebeam.checkpoint.distributed import detect
 from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
@@ -59,6 +57,9 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
 
 def _open_url(text: str) -> Checkpoint:
     if text.startswith("file://"):
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname  # not at the top: it imports http and ssl
+
         return open_checkpoint(url2pathname(urlsplit(text).path))
     return _open_found(text, find_url_model(text))
 

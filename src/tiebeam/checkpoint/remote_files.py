@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tiebeam.checkpoint.files import Files
@@ -70,6 +69,8 @@ class RemoteFiles(ABC):
     def prefetch(self, expected: Mapping[str, int]) -> None:
         """Read the first bytes of many files in parallel; `expected` is the estimated number for each (0: unknown)."""
         self._expected.update(expected)
+        from concurrent.futures import ThreadPoolExecutor
+
         pool = ThreadPoolExecutor(_CONNECTIONS)
         try:
             for _ in pool.map(self.size, expected):

@@ -16,8 +16,7 @@ from tiebeam.doctor.rule import Names
 from tiebeam.doctor.several import Result, Unreadable
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from tiebeam._text import Line
     from tiebeam.doctor import Finding
     from tiebeam.doctor.fix import FixPlan
     from tiebeam.doctor.loaders import Prediction
@@ -39,7 +38,7 @@ def _style(findings: tuple[Finding, ...]) -> str:
 
 def fix_lines(
     planned: FixPlan, outcome: Outcome | None, remaining: tuple[Finding, ...], out: str | None, width: int
-) -> Iterator[Text | str]:
+) -> Iterator[Line | str]:
     report = planned.diagnosis.report
     if outcome and has_error(remaining):
         codes = ", ".join(dict.fromkeys(f.code for f in remaining if f.severity is Severity.ERROR))
@@ -68,7 +67,7 @@ def fix_lines(
         yield f"  next: {Names.of(report.model).fix}"
 
 
-def report_lines(result: Result, width: int, accepted: Sequence[str] = ()) -> Iterator[Text | str]:
+def report_lines(result: Result, width: int, accepted: Sequence[str] = ()) -> Iterator[Line | str]:
     if isinstance(result, Unreadable):
         yield render.styled(("cannot be read", "bold red"), f" · {result.model}")
         yield f"  {result.reason}"
@@ -133,7 +132,7 @@ def _loader_lines(predictions: tuple[Prediction, ...], width: int) -> Iterator[s
         yield from rest
 
 
-def _finding_lines(finding: Finding, width: int) -> Iterator[Text | str]:
+def _finding_lines(finding: Finding, width: int) -> Iterator[Line | str]:
     """Title, evidence, cause, and the fixes; a command is a line of its own and is never wrapped."""
     label = (f"{finding.code} {finding.severity}", _STYLES[finding.severity])
     yield render.styled("  ", label, f"  {finding.title}")
@@ -153,7 +152,7 @@ def _labelled(label: str, text: str, width: int, indent: int = 4) -> Iterator[st
     yield from rest
 
 
-def summary(documents: list[dict[str, Any]]) -> Iterator[Text]:
+def summary(documents: list[dict[str, Any]]) -> Iterator[Line]:
     """One row per model, from the documents of `--json`."""
     rows = [["model", "tie", "errors", "warnings", "notes"]]
     for document in documents:

@@ -13,8 +13,7 @@ from tiebeam.cli.option_names import to_options
 from tiebeam.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from tiebeam._text import Line
     from tiebeam.inspection import Report
 
 
@@ -48,7 +47,7 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
     from tiebeam.doctor import diagnose
 
     with Progress(as_json) as progress, progress.waiting(f"reading {model}"):
-        diagnosis = diagnose(model, embed=embed, head=head)
+        diagnosis = diagnose(model, embed=embed, head=head, loaders=False)
     if as_json:
         document = diagnosis.to_dict()
         del document["loaders"]  # `tiebeam doctor --json` has this table
@@ -68,7 +67,7 @@ def title(report: Report) -> str:
     return report.title
 
 
-def verdict_line(report: Report) -> Text:
+def verdict_line(report: Report) -> Line:
     """● tie, coloured by state, and the three facts."""
-    verdict, *_ = next(report.lines()).split("  ")
+    verdict = render.Line(next(report.lines()).pieces[:1])
     return render.styled("  ", verdict, " " * (12 - verdict.cell_len), " ", report.facts)

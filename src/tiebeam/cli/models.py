@@ -15,8 +15,7 @@ from tiebeam.cli import render
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
+    from tiebeam._text import Line
 
 FEW = 8  # up to this many models, sources, doubts and notes are shown by default
 DOUBT = {"high": "", "medium": " ?", "low": " ??"}
@@ -111,7 +110,7 @@ def _nothing(query: str) -> str:
     return f"No known model matches{f' {query!r}' if query else ' these filters'}.{hint}"
 
 
-def _show(models: list[KnownModel], console: Console, details: bool, summary: bool) -> None:
+def _show(models: list[KnownModel], console: render.AnyConsole, details: bool, summary: bool) -> None:
     ties = sum(model.tied for model in models)
     s = "" if len(models) == 1 else "s"
     console.print(
@@ -140,16 +139,16 @@ def _show(models: list[KnownModel], console: Console, details: bool, summary: bo
         console.print(render.wrapped(remark, console.width), style=render.FAINT)
 
 
-def _rows(models: Iterable[KnownModel], width: int, with_sources: bool) -> Iterator[Text]:
+def _rows(models: Iterable[KnownModel], width: int, with_sources: bool) -> Iterator[Line]:
     """A header and one line per model. Narrow terminals omit the sources first, then the shape."""
     with_shape, with_sources = width >= 76, with_sources and width >= 92
-    rows: list[list[str | Text]] = [["", "", *(["vocab x width"] if with_shape else []), "total", "head"]]
+    rows: list[list[str | Line]] = [["", "", *(["vocab x width"] if with_shape else []), "total", "head"]]
     if with_sources:
         rows[0].append("sources")
     for model in models:
         share = "-" if model.head_share is None else percent(model.head_share)
         word = f"{'● tied' if model.tied else '○ untied'}{DOUBT[model.confidence]}"
-        row: list[str | Text] = [model.name, render.styled((word, render.accent(model.tied)))]
+        row: list[str | Line] = [model.name, render.styled((word, render.accent(model.tied)))]
         if with_shape:
             row.append(f"{model.vocab:,} x {model.dim:>6,}")
         row += [("" if model.audit else "~") + human(model.total), share]
@@ -177,9 +176,9 @@ def _detail(label: str, text: str, width: int) -> str:
     return render.Paragraph(f"{label:>14}  {folded.lstrip()}")
 
 
-def _summary(console: Console) -> None:
+def _summary(console: render.AnyConsole) -> None:
     """How many models tie in each band of head share, one cell per model."""
-    rows: list[tuple[str | Text, ...]] = [("head share", "", "")]
+    rows: list[tuple[str | Line, ...]] = [("head share", "", "")]
     counted = 0
     for band in reversed(BANDS):
         found = verdict(band.low / 100)

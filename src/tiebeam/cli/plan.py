@@ -29,9 +29,7 @@ from tiebeam.cli.progress import Progress
 from tiebeam.errors import BadRequest, reader
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
+    from tiebeam._text import Line
     from tiebeam.checkpoint import Checkpoint
     from tiebeam.families.further_tables import FurtherTable
 
@@ -240,7 +238,7 @@ def _from_checkpoint(source: str) -> Plan:
     return Plan(budget, title, tied, remark, further=further, cache=_kv_cache(checkpoint))
 
 
-def _show(plan: Plan, console: Console) -> None:
+def _show(plan: Plan, console: render.AnyConsole) -> None:
     budget = plan.budget
     style = "" if plan.tied is None else render.accent(plan.tied)
     console.print(render.styled(("● ", style), (budget.verdict, "bold")))
@@ -293,7 +291,7 @@ def _serving(plan: Plan, context: int | None) -> Iterator[str]:
         yield from (line.plain for line in render.columns(rows, "<<<", gap=3))
 
 
-def _show_volume(volume: CommunicationVolume, console: Console) -> None:
+def _show_volume(volume: CommunicationVolume, console: render.AnyConsole) -> None:
     """Communication volume per rank and step."""
     console.print()
     console.print(f"{volume.ranks:,} ranks of {volume.tokens:,} tokens: each sends per step, in fp32", style="bold")
@@ -315,19 +313,19 @@ def _word(tied: bool) -> str:
     return "tied" if tied else "untied"
 
 
-def _coloured(rows: list[list[str]]) -> Iterator[list[Text]]:
+def _coloured(rows: list[list[str]]) -> Iterator[list[Line]]:
     """Rows with the headings "tied" and "untied" in their colours."""
     styles = {"tied": render.TIED, "untied": render.UNTIED}
     return ([render.styled((cell, styles.get(cell, ""))) for cell in row] for row in rows)
 
 
-def _bars(budget: Budget, trunk: int) -> Iterator[Text]:
+def _bars(budget: Budget, trunk: int) -> Iterator[Line]:
     """The tied and the untied model to one scale."""
     whole = trunk + 2 * budget.matrix
     body, embed = (trunk, render.TRUNK, ""), (budget.matrix, render.TABLE, render.TIED)
     head = (budget.matrix, render.SECOND_TABLE, render.UNTIED)
     legend = f"{render.TRUNK} non-embedding  {render.TABLE} embedding  {render.SECOND_TABLE} separate LM head"
-    rows: list[tuple[str | Text, Text]] = [
+    rows: list[tuple[str | Line, Line]] = [
         (render.styled(("tied", render.TIED)), render.bar([body, embed], whole)),
         (render.styled(("untied", render.UNTIED)), render.bar([body, embed, head], whole)),
         ("", render.styled((legend, render.FAINT))),
@@ -335,9 +333,9 @@ def _bars(budget: Budget, trunk: int) -> Iterator[Text]:
     return render.columns(rows, "<<")
 
 
-def _by_size(budget: Budget, cells: int) -> Iterator[Text]:
+def _by_size(budget: Budget, cells: int) -> Iterator[Line]:
     """The matrices in models of common sizes, both counted, and what known models of that head share do."""
-    rows: list[tuple[str | Text, ...]] = [("in a model of", "head", "tied", "", "known models")]
+    rows: list[tuple[str | Line, ...]] = [("in a model of", "head", "tied", "", "known models")]
     for name, inside in within_sizes(budget):
         if inside is None or inside.trunk is None or inside.head_share is None:
             rows.append((name, "-", "-", "", f"both are {human(2 * budget.matrix)}"))

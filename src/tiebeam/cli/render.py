@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
-import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -26,6 +26,7 @@ from tiebeam._text import (
     TRUNK,
     UNTIED,
     WARNING,
+    Line,
     Paragraph,
     accent,
     bar,
@@ -48,6 +49,7 @@ __all__ = [
     "TRUNK",
     "UNTIED",
     "WARNING",
+    "Line",
     "Paragraph",
     "accent",
     "bar",
@@ -63,11 +65,44 @@ _NOT_IN_A_LOG = re.compile(r"\x7f|#(?=#(?:vso)?\[)")  # JSON leaves them, a term
 _ASCII = {TRUNK: "#", TABLE: ".", SECOND_TABLE: ":", "●": "*", "○": "o", "·": "-", "×": "x", "…": "..."}
 
 
-def console() -> Console:
+class AnyConsole(Protocol):
+    """What the verbs use of a console."""
+
+    @property
+    def width(self) -> int: ...
+
+    def print(self, *objects: Any) -> None: ...
+
+
+class PlainConsole:
+    """Prints lines without styles, and does without rich, whose import takes longer than reading a header."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def print(self, *objects: Any) -> None:
+        """Print strings and lines, one blank between them."""
+        assert all(isinstance(printed, str | Line) for printed in objects), objects
+        sys.stdout.write(" ".join(map(_safe_text, objects)) + "\n")
+
+
+def console() -> AnyConsole:
     """Standard output. Honours NO_COLOR, FORCE_COLOR and COLUMNS; a pipe without COLUMNS is 100 wide.
 
     A string that is printed is one line, unless `wrapped` made it.
     """
+    codecs.register_error("tiebeam.ascii", _to_ascii)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="tiebeam.ascii")
+    if sys.stdout.isatty():
+        return _rich_console(None)
+    columns_set = os.environ.get("COLUMNS", "")
+    width = int(columns_set) if columns_set.isdecimal() and int(columns_set) else 100
+    coloured = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+    return _rich_console(width) if coloured else PlainConsole(width)
+
+
+def _rich_console(width: int | None) -> Console:
     from rich.console import Console
     from rich.text import Text
 
@@ -76,16 +111,18 @@ def console() -> Console:
             super().print(*map(safe, objects), **options)
 
     def safe(printed: Any) -> Any:
-        if isinstance(printed, Text):  # made by `styled`; any other loses its colours if it has to be escaped
+        if isinstance(printed, Line):  # made by `styled`; any other loses its colours if it has to be escaped
             shown = visible(printed.plain, keep="\n")
             return printed if shown == printed.plain else Text(shown)
-        return visible(printed) if isinstance(printed, str) and not isinstance(printed, Paragraph) else printed
+        return _safe_text(printed) if isinstance(printed, str) else printed
 
-    codecs.register_error("tiebeam.ascii", _to_ascii)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="tiebeam.ascii")
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
     return VisibleConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def _safe_text(printed: str | Line) -> str:
+    if isinstance(printed, Line):
+        return visible(printed.plain, keep="\n")
+    return printed if isinstance(printed, Paragraph) else visible(printed)
 
 
 def emit_json(document: Any) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from tiebeam.cli import render
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from tiebeam._text import Line
     from tiebeam.inspection.row_health import RowGroup, RowHealth
 
 _MEANING = {
@@ -26,7 +25,7 @@ _MEANING = {
 _SHOWN = 20
 
 
-def row_lines(health: RowHealth) -> Iterator[Text | str]:
+def row_lines(health: RowHealth) -> Iterator[Line | str]:
     """A block per matrix: how many rows of each kind, and the first of them with their tokens."""
     for matrix in health.matrices:
         yield f"  rows of {matrix.name}: {matrix.rows:,}, median norm {matrix.median_norm:.3g}"

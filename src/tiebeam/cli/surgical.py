@@ -13,8 +13,7 @@ from tiebeam.cli import render
 from tiebeam.cli.inspect import title
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from tiebeam._text import Line
     from tiebeam.surgery import Outcome, Plan
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -148,5 +147,5 @@ def _verified(outcome: Outcome) -> str:
     return f"{words}; logits within {proof.largest:.1e} on {proof.tokens} {on}"
 
 
-def _changes(changes: Any) -> Iterator[Text]:
+def _changes(changes: Any) -> Iterator[Line]:
     yield from render.columns([[change.file, change.what] for change in changes], "<<")

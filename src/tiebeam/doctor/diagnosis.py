@@ -16,15 +16,15 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
 from tiebeam.doctor.examined import ExaminedCheckpoint
-from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Finding, Names, Severity
-from tiebeam.doctor.rules import RULES
+from tiebeam.doctor.rules import rules_of
 from tiebeam.errors import reader
 from tiebeam.inspection import Report, inspect
 
 if TYPE_CHECKING:
     import pandas
 
+    from tiebeam.doctor.loaders import Prediction
     from tiebeam.inspection.row_health import RowHealth
 
 
@@ -80,11 +80,13 @@ def diagnose(
     embed: str | None = None,
     head: str | None = None,
     rows: bool | None = False,
+    loaders: bool = True,
 ) -> Diagnosis:
     """Everything the doctor reports about a checkpoint.
 
     `embed` and `head` name the tensors where the architecture is unknown. `rows` also reads every row of both matrices;
     None reads them only where that is quick (a local model in a float type), and reports only rows that matter.
+    `loaders=False` does not predict what the loaders do.
 
         >>> import tiebeam
         >>> tiebeam.diagnose("merged").findings[0].code
@@ -92,10 +94,10 @@ def diagnose(
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     refuse_lfs_pointers(checkpoint.files, tokenizer_files(checkpoint.files.names()))
-    return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows=rows)
+    return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows, loaders)
 
 
-def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool | None = False) -> Diagnosis:
+def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool | None = False, loaders: bool = True) -> Diagnosis:
     """The diagnosis of a checkpoint that has been inspected already."""
     health = None
     if rows or (rows is None and _quick_to_read(checkpoint, report)):
@@ -104,7 +106,12 @@ def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool | None = Fal
         health = row_health(checkpoint, report)
     names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
     findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health, bool(rows)), names)
-    return Diagnosis(report, findings, predictions(report, checkpoint.config), health if rows else None)
+    predicted: tuple[Prediction, ...] = ()
+    if loaders:
+        from tiebeam.doctor.loaders import predictions
+
+        predicted = predictions(report, checkpoint.config)
+    return Diagnosis(report, findings, predicted, health if rows else None)
 
 
 def _quick_to_read(checkpoint: Checkpoint, report: Report) -> bool:
@@ -115,7 +122,7 @@ def _quick_to_read(checkpoint: Checkpoint, report: Report) -> bool:
 
 def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:
     """The findings of every rule of that kind, worst first."""
-    found = [f for rule in RULES.values() if rule.kind == kind for f in rule.findings(examined, names)]
+    found = [f for rule in rules_of(kind).values() for f in rule.findings(examined, names)]
     return tuple(sorted(found, key=lambda finding: (finding.severity.order, finding.code)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.rule import Names, Step
 from tiebeam.inspection import is_joint
-from tiebeam.inspection.row_health import UNTRAINED
 from tiebeam.inspection.vocabulary_tensors import SCALES
 from tiebeam.pair import Tie
 
@@ -27,6 +26,8 @@ def can_extend(model: ExaminedCheckpoint) -> bool:
 
 def can_repair(model: ExaminedCheckpoint) -> bool:
     """Whether more than half of the rows of each matrix are left to repair the others from."""
+    from tiebeam.inspection.row_health import UNTRAINED
+
     matrices = model.rows.matrices if model.rows else ()
     return can_extend(model) and all(part.count(*UNTRAINED) <= part.rows // 2 for part in matrices)
 

@@ -143,6 +143,15 @@ class Finding:
         }
 
 
+def kind_of(code: str) -> str:
+    """What the rule with this code (or file name) examines.
+
+    >>> kind_of("TB405"), kind_of("tb512_x"), kind_of("TB101")
+    ('adapter', 'module', 'checkpoint')
+    """
+    return {"4": "adapter", "5": "module"}.get(code[2], "checkpoint")
+
+
 @dataclass(frozen=True)
 class Rule:
     """`check` reads an examined checkpoint, adapter or module (see examined.py) and yields evidence. `fix` returns the
@@ -164,7 +173,7 @@ class Rule:
     @property
     def kind(self) -> str:
         """What it examines: a checkpoint, an adapter or a module."""
-        return {"4": "adapter", "5": "module"}.get(self.code[2], "checkpoint")
+        return kind_of(self.code)
 
     def findings(self, examined: Any, names: Names) -> Iterable[Finding]:
         """Every finding of this rule on `examined`."""

@@ -5,12 +5,17 @@ the pair is known; names and shapes for the rest. Nothing here opens a file: a c
 names to shapes and its config a dictionary. To add a family, add one file: see llama.py or granite.py.
 """
 
+from typing import TYPE_CHECKING
+
+from tiebeam._lazy import loader
 from tiebeam.families.locate import Found, find_pair, named_pair
-from tiebeam.families.parameter_count import Counted, count_from_config, countable_types
 from tiebeam.families.registry import Architecture, known_types, lookup, vocabulary, width
 from tiebeam.families.scales import scales
-from tiebeam.families.spec import Scales
 from tiebeam.families.tie_flag import Declared, declared_in_gguf, resolve_declared
+
+if TYPE_CHECKING:
+    from tiebeam.families.parameter_count import Counted, count_from_config, countable_types
+    from tiebeam.families.spec import Scales
 
 __all__ = [
     "Architecture",
@@ -30,3 +35,13 @@ __all__ = [
     "vocabulary",
     "width",
 ]
+
+__getattr__ = loader(
+    __name__,
+    {
+        "Counted": "tiebeam.families.parameter_count",
+        "Scales": "tiebeam.families.spec",
+        "count_from_config": "tiebeam.families.parameter_count",
+        "countable_types": "tiebeam.families.parameter_count",
+    },
+)

@@ -11,12 +11,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiebeam.errors import UnreadableInput
-from tiebeam.families.parameter_count import essential_fields
 from tiebeam.families.registry import Architecture, families, text_level, width
-from tiebeam.families.spec import Scales
+
+if TYPE_CHECKING:
+    from tiebeam.families.spec import Scales
 
 _EXPRESSION = re.compile(
     r"(?P<inverse>1/)?(?:(?P<root>sqrt\(dim\))|(?P<key>\w+)=(?P<default>[^/\s]+)(?P<per_dim>/dim)?)"
@@ -31,6 +32,9 @@ def scales(config: Mapping[str, Any], architecture: Architecture) -> Scales:
     >>> scales({"hidden_size": 2304}, lookup("gemma2"))
     Scales(input=48.0, logits=1.0, softcap=30.0)
     """
+    from tiebeam.families.parameter_count import essential_fields
+    from tiebeam.families.spec import Scales
+
     inner, _ = text_level(config, architecture)
     keys = {**config, **inner}
     family = families().get(architecture.model_type)

@@ -16,8 +16,8 @@ from tiebeam.pair import Matrix, Pair, Tie
 
 if TYPE_CHECKING:
     import pandas
-    from rich.text import Text
 
+    from tiebeam._text import Line
     from tiebeam.equality import Difference
 
 _FORMATS = {
@@ -130,7 +130,7 @@ class Report:
             return "it uses the LM head of its target"
         return f"its head scores {rows:,} of {of:,} tokens" if of else f"its head scores {rows:,} tokens"
 
-    def lines(self, width: int = 100) -> Iterator[Text]:
+    def lines(self, width: int = 100) -> Iterator[Line]:
         """The report as lines: the verdict first. The CLI prints them in colour, `str` takes their plain text."""
         # Two equal matrices that are declared untied are healthy: the model was just untied.
         style = _text.accent(False) if self.tie is Tie.TWIN and self.pair.declared is False else _STYLES[self.tie]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import matrix, write_llama
 from tiebeam.doctor.fix import AGREE_AT_EVERY_LEVEL, Repair
-from tiebeam.doctor.loaders import Prediction, predictions
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.families.config_levels import FLAG, config_levels
+
+if TYPE_CHECKING:
+    from tiebeam.doctor.loaders import Prediction
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
@@ -41,6 +44,8 @@ _PHRASES = {name: f"starts a {name}" for name in ("random head", "random embeddi
 
 def _misled(model: ExaminedCheckpoint) -> list[Prediction] | None:
     """What the loaders do that would do otherwise if every level said what counts; None if that is not known of one."""
+    from tiebeam.doctor.loaders import predictions
+
     agreed = json.loads(json.dumps(model.checkpoint.config))
     for _, level in config_levels(agreed):
         assert isinstance(level, dict)

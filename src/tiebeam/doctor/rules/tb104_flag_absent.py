@@ -8,13 +8,16 @@ from pathlib import Path
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.doctor.fix import WRITE_FLAG, Repair
-from tiebeam.doctor.loaders import mlx_lm
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     architecture, declared = model.report.architecture, model.pair.declared
-    if model.declares and not model.flags and mlx_lm.default(architecture) not in (None, declared):
+    if not model.declares or model.flags:
+        return
+    from tiebeam.doctor.loaders import mlx_lm
+
+    if mlx_lm.default(architecture) not in (None, declared):
         words = {True: "tied", False: "untied", None: "nothing"}
         assumed = f"transformers assumes {words[declared]}, mlx-lm {words[mlx_lm.default(architecture)]}"
         yield Evidence(f"{architecture}: {assumed}")
