@@ -141,9 +141,17 @@ class LocalFiles:
         return self._sizes[name]
 
     def head(self, name: str, count: int) -> tuple[int, bytes]:
-        with self.opened(name) as handle:
-            size = self._sizes[name] = os.fstat(handle).st_size
-            return size, os.read(handle, count) if count else b""
+        handle = self._open(name)  # as `opened`, without the cost of a context manager: it is called for every shard
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableInput(f"{self.root / name} is not a regular file")
+            self._sizes[name] = status.st_size
+            return status.st_size, os.read(handle, count) if count else b""
+        except OSError as error:
+            raise UnreadableInput(_explain(self.root / name, error)) from None
+        finally:
+            os.close(handle)
 
     def read(self, name: str, begin: int, end: int) -> bytes:
         size = self.size(name)

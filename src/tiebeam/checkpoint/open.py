@@ -182,9 +182,12 @@ def open_shards(
     source: str, format: str, files: Files, shards: list[str], config: Mapping[str, Any] | None
 ) -> Checkpoint:
     """Read the header of every shard and join them into one table of tensors."""
-    refuse_lfs_pointers(files, shards)
     read_header = _header_reader(format)
-    headers = [read_header(files, shard) for shard in shards]
+    try:
+        headers = [read_header(files, shard) for shard in shards]
+    except UnreadableInput:
+        refuse_lfs_pointers(files, shards)  # a pointer has no header, so nothing is missed by asking only here
+        raise
     tensors: dict[str, TensorInfo] = {}
     for header in headers:
         tensors.update(header.tensors)

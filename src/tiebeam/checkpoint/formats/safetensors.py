@@ -14,7 +14,9 @@ import json
 import reprlib
 import struct
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from tiebeam.checkpoint import dtypes
@@ -24,7 +26,7 @@ from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS, MAX_SAFETENSORS_HEADER
 
-_FIRST = 1 << 13  # one read covers the length and, for most shards, the whole header
+_FIRST = 1 << 14  # one read covers the length and, for most shards, the whole header
 
 
 def read_header(files: Files, name: str) -> Header:
@@ -49,6 +51,9 @@ def read_header(files: Files, name: str) -> Header:
     )
 
 
+_FIELDS = itemgetter("shape", "dtype", "data_offsets")
+
+
 def _refuse(_: str) -> None:
     raise ValueError
 
@@ -70,16 +75,14 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
         metadata = tensors.pop("__metadata__", None)
         strings = 5 * len(tensors)
         # Types and sizes before any arithmetic: JSON's true, a list or a number of 4,000 digits is not a dimension.
-        dimensions: list[int] = []
-        for entry in tensors.values():
-            shape = entry["shape"]
-            if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
-                return None
-            dimensions += shape
+        fields = list(map(_FIELDS, tensors.values()))
+        shapes = [shape for shape, _, _ in fields]
+        if set(map(type, shapes)) - {list} or max(map(len, shapes), default=0) > MAX_DIMENSIONS:
+            return None
+        dimensions = list(chain.from_iterable(shapes))
         if dimensions and (set(map(type, dimensions)) != {int} or max(dimensions) > MAX_DIMENSION):
             return None
-        for name, entry in tensors.items():
-            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        for name, (shape, dtype, (begin, end)) in zip(tensors, fields, strict=True):
             if begin != at or end <= at or prod(shape) * bits[dtype] != (end - at) * 8:
                 return None
             if at < 2 and bool in (type(begin), type(end)):  # JSON's true and false, which Python treats as 1 and 0
