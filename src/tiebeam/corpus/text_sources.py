@@ -21,6 +21,7 @@ from tiebeam.corpus.compressed_files import COMPRESSIONS
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
 PYTHON = "@python"
+_SMALL = 1 << 20  # bytes that are read at once to be hashed
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 
 
@@ -38,6 +39,8 @@ class SourceFile:
     def digest(self) -> bytes:
         """SHA-256 of the bytes as stored."""
         with self.open(raw=True) as stream:
+            if self.size <= _SMALL:  # file_digest allocates a buffer for every file
+                return hashlib.sha256(stream.read()).digest()
             return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
 
     @contextlib.contextmanager
@@ -121,18 +124,21 @@ def _directory(root: Path, skipped: Counter[str]) -> list[SourceFile]:
             inside.clear()
             continue
         inside[:] = [name for name in inside if not name.startswith(".")]
+        inner = "" if folder == str(root) else Path(folder).relative_to(root).as_posix() + "/"
         for name in names:
-            path = Path(folder) / name
             if name.startswith("."):
                 continue
-            if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(home)):
-                skipped["link"] += 1
-                continue
-            status = path.stat()
+            path = Path(os.path.join(folder, name))  # noqa: PTH118 - half the time of Path(folder) / name
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                if not (path.exists() and path.resolve().is_relative_to(home)):
+                    skipped["link"] += 1
+                    continue
+                status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 skipped["special"] += 1
                 continue
-            relative = f"{label}/{path.relative_to(root).as_posix()}"
+            relative = f"{label}/{inner}{name}"
             files.append(SourceFile(relative, path, _kind(path), False, status.st_size, status.st_mtime_ns))
     return sorted(files, key=lambda file: file.name)
 
@@ -145,15 +151,21 @@ def _python_library() -> list[SourceFile]:
     files = []
     for folder, inside, names in os.walk(root):
         inside[:] = [name for name in inside if name not in _NOT_LIBRARY]
+        inner = "" if folder == str(root) else Path(folder).relative_to(root).as_posix() + "/"
         for name in names:
-            path = Path(folder) / name
-            relative = path.relative_to(root).as_posix()
             generated = name.startswith("_sysconfigdata") or name in ("sitecustomize.py", "usercustomize.py")
-            if path.suffix != ".py" or generated or not path.is_file():
+            if not name.endswith(".py") or name == ".py" or generated:
                 continue
-            kind: Literal["text", "topics"] = "topics" if relative == "pydoc_data/topics.py" else "text"
-            status = path.stat()
-            files.append(SourceFile(f"{PYTHON}/{relative}", path, kind, False, status.st_size, status.st_mtime_ns))
+            path = os.path.join(folder, name)  # noqa: PTH118 - a Path per step takes longer than hashing the text
+            try:
+                status = os.stat(path)  # noqa: PTH116
+            except OSError:
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            kind: Literal["text", "topics"] = "topics" if inner + name == "pydoc_data/topics.py" else "text"
+            named = f"{PYTHON}/{inner}{name}"
+            files.append(SourceFile(named, Path(path), kind, False, status.st_size, status.st_mtime_ns))
     if not files:
         raise BadRequest(f"this Python has no library sources in {root}; pass a text file or a directory")
     return sorted(files, key=lambda file: file.name)
