@@ -11,8 +11,8 @@ import os
 import secrets
 import shutil
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tiebeam._fs.targets import is_empty_directory
 from tiebeam.errors import BadRequest
 
 _OLD = "-old"
+_FLUSHES = 8  # at a time
 _WINDOWS = os.name == "nt"
 
 
@@ -193,31 +194,14 @@ def _renameat(left: Path, right: Path, linux: int, darwin: int) -> bool:
 
 
 def _flush_tree(root: Path) -> None:
-    """fsync every file and directory under `root`, bottom up."""
-    for directory, _, names in os.walk(root, topdown=False):
-        for name in names:
-            flush_path(Path(directory, name))
-        flush_path(Path(directory))
-
-
-@contextmanager
-def flushing(paths: Iterable[Path]) -> Iterator[None]:
-    """Flush `paths` to the disk while the block writes them, so that little is left to flush at the end."""
-    done, files = threading.Event(), list(paths)
-
-    def flush() -> None:
-        while not done.wait(0.02):
-            for path in files:
-                with suppress(OSError):  # not created yet; the flush at the end reports lasting errors
-                    flush_path(path)
-
-    flusher = threading.Thread(target=flush, daemon=True)
-    flusher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        flusher.join()
+    """fsync every file under `root` in threads, because waiting flushes share one commit of the file system's journal;
+    then every directory, bottom up."""
+    found = [(Path(directory), names) for directory, _, names in os.walk(root, topdown=False)]
+    with ThreadPoolExecutor(_FLUSHES) as threads:
+        for flushed in [threads.submit(flush_path, directory / name) for directory, names in found for name in names]:
+            flushed.result()
+    for directory, _ in found:
+        flush_path(directory)
 
 
 def _prefix(target: Path) -> str:

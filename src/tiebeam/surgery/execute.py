@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, flushing, staging
+from tiebeam._fs import Fingerprints, Stage, check_space, check_target, explaining, staging
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.write.copy_bytes import Content, Span, check_same, clone, copy_files, pieces, write_files
@@ -188,8 +187,7 @@ def _write_shards(stage: Stage, shards: list[Shard], link: bool, durable: bool, 
             advance(shard.nbytes)
         else:
             files.append((path, [Span(shard.original, 0, shard.original.stat().st_size)]))
-    with flushing(path for path, _ in files) if durable else nullcontext():
-        write_files(files, advance)
+    write_files(files, advance, durable)
     return linked
 
 

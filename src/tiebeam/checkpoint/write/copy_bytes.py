@@ -4,8 +4,10 @@ A file to write is a list of `Content`: spans of existing files, and generated b
 system can (btrfs, xfs): then nothing is copied and nothing can differ. Otherwise spans are split into parts for two
 threads with a few fixed buffers. Each block is read back and compared right after it is written, while it is still in
 the CPU cache. That is why it goes through a buffer and not through `copy_file_range`, which would read both sides once
-more (0.95 s against 0.8 s of CPU for 2.2 GB; a second pass over everything takes 1.1 s). Parts of several files
-alternate, because a file admits one writer at a time.
+more. Parts of several files alternate, because a file admits one writer at a time.
+
+Space is reserved before anything is written, and the system is told to write a part to the disk as soon as it is
+complete: the disk works while the next part is copied, and the flush at the end finds little left to do.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from tiebeam._fs import first_difference, read_into
+from tiebeam._fs import first_difference, read_into, reserve, start_writeback
 from tiebeam.errors import ProofFailed
 
 BLOCK = 1 << 17  # fits into a core's cache; larger writes make some kernels search for huge pages
 _PART = 32 << 20
+_SMALL = 4 << 20  # bytes that take less time than starting threads
 _THREADS = 2
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 
@@ -84,24 +88,29 @@ class _Part:
     at: int
 
 
-def write_files(files: Sequence[tuple[Path, Sequence[Content]]], progress: Progress = silent) -> None:
-    """Write each (target, contents) to a new file, the contents one after the other."""
+def write_files(
+    files: Sequence[tuple[Path, Sequence[Content]]], progress: Progress = silent, durable: bool = False
+) -> None:
+    """Write each (target, contents) to a new file, the contents one after the other.
+
+    `durable`: the caller will flush the files, so the disk starts to write each part as soon as it is complete.
+    """
     parts: list[list[_Part]] = []
     for target, contents in files:
         parts_of_file = [piece for content in contents for piece in pieces(content)]
         total, at = sum(piece.nbytes for piece in parts_of_file), 0
         mine: list[_Part] = []
         with open(target, "xb", buffering=0) as handle:
-            os.ftruncate(handle.fileno(), total)
+            reserve(handle.fileno(), total)
             for piece in parts_of_file:
                 if isinstance(piece, Span):
                     mine += _parts(piece, target, at)
                 else:
-                    _write_made(handle.fileno(), piece, at, target, progress)
+                    _write_made(handle.fileno(), piece, at, target, progress, durable)
                 at += piece.nbytes
         parts.append(mine)
     taking_turns = [part for turn in zip_longest(*parts) for part in turn if part is not None]
-    _run_in_threads(_copy, taking_turns, progress)
+    _run_in_threads(partial(_copy, durable=durable), taking_turns, progress)
 
 
 def copy_files(pairs: Sequence[tuple[Path, Path]], progress: Progress = silent) -> None:
@@ -148,10 +157,11 @@ def _parts(source: Span, target: Path, at: int) -> list[_Part]:
 
 
 def _run_in_threads(work: Callable[[_Part], None], parts: Sequence[_Part], progress: Progress) -> None:
-    """Process the parts in two threads; the first failure stops the rest."""
-    if len(parts) == 1:
-        work(parts[0])
-        progress(parts[0].source.nbytes)
+    """Process the parts in two threads, or in this one if they are small; the first failure stops the rest."""
+    if len(parts) == 1 or sum(part.source.nbytes for part in parts) <= _SMALL:
+        for part in parts:
+            work(part)
+            progress(part.source.nbytes)
         return
     with ThreadPoolExecutor(_THREADS) as workers:
         running = [workers.submit(work, part) for part in parts]
@@ -164,7 +174,7 @@ def _run_in_threads(work: Callable[[_Part], None], parts: Sequence[_Part], progr
             raise
 
 
-def _copy(part: _Part) -> None:
+def _copy(part: _Part, durable: bool = False) -> None:
     """Block by block: read, write, read back, compare."""
     size = min(BLOCK, part.source.nbytes)
     ours, theirs = bytearray(size), bytearray(size)
@@ -180,6 +190,8 @@ def _copy(part: _Part) -> None:
             if ours != theirs:
                 raise _differs(part, at)
             begin, at = begin + size, at + size
+        if durable:
+            start_writeback(right.fileno(), part.at, part.source.nbytes)
 
 
 def _compare(part: _Part) -> None:
@@ -196,14 +208,17 @@ def _differs(part: _Part, at: int) -> ProofFailed:
     )
 
 
-def _write_made(handle: int, content: Made, at: int, target: Path, progress: Progress) -> None:
-    end = at + content.nbytes
+def _write_made(handle: int, content: Made, at: int, target: Path, progress: Progress, durable: bool) -> None:
+    end, started = at + content.nbytes, at
     for block in content.blocks():
         raw = memoryview(block).cast("B")
         assert at + len(raw) <= end, f"{target} was given more bytes than announced"
         _write_all(handle, raw, at)
         at += len(raw)
         progress(len(raw))
+        if durable and at - started >= _PART:
+            start_writeback(handle, started, at - started)
+            started = at
     assert at == end, f"{target} was given {end - at} bytes fewer than announced"
 
 
