@@ -39,6 +39,11 @@ class CompareProgress:
 
     def planned(self, runs: Sequence[Run]) -> None:
         self._runs, self._started = list(runs), time.monotonic()
+        threads = runs[0].settings.threads if runs else None
+        if threads and not self._quiet:
+            self._write(
+                f"{threads} CPU thread{'s' if threads > 1 else ''}, corrected while it runs unless --threads is given"
+            )
 
     def record(self, run: Run, record: dict[str, Any]) -> None:
         if self._quiet:

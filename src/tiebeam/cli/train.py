@@ -166,7 +166,7 @@ def _train(
         progress.note(_start(settings))
         result = train(
             settings, corpus, out, resume=resume, force=force, report=report, interrupted=interrupt,
-            distribution=distribution,
+            distribution=distribution, note=progress.note,
         )  # fmt: skip
     progress.close()
     if not distribution.is_main:

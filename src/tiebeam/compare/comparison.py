@@ -33,7 +33,7 @@ from tiebeam.compare.verdict import Verdict, make_verdict, only_one
 from tiebeam.errors import BadRequest
 from tiebeam.lens.zero_layer import study
 from tiebeam.train import Distribution, Settings
-from tiebeam.train.device import free_threads
+from tiebeam.train.cpu_threads import ThreadWatch, free_threads
 
 if TYPE_CHECKING:
     from tiebeam.budget import Budget
@@ -118,8 +118,9 @@ def compare(
         )
         if planned:
             planned([run for runs in groups for run in runs])
+        watch = ThreadWatch(plan["threads"]) if base.threads is None and ranks.world_size == 1 else None
         for runs in groups:
-            train_in_turns(runs, report=report, interrupted=interrupted, distribution=distribution)
+            train_in_turns(runs, report=report, interrupted=interrupted, distribution=distribution, watch=watch)
         if not ranks.is_main:
             return Comparison(out, {})
         curves = _read_curves([run for runs in groups for run in runs])

@@ -4,7 +4,8 @@ The variants of one width, vocabulary and seed are open at the same time in this
 so a stall of the machine hits all of them alike. Each run has its own clock. They see the same batches, and every
 weight outside the vocabulary matrices starts with the same value. Runs do not depend on each other, so a run that was
 interrupted and resumed ends with the same losses. Finished runs are kept, and a directory with other content is an
-error. The number of threads is fixed by the first call, so that later runs do not get fewer on a busy machine.
+error. The number of threads is chosen by the first call for all runs. Between turns it is corrected for all of them at
+once if others take or free a core; a given number is kept.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tiebeam.train.run_directory import RUN
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.nn import GPT
+    from tiebeam.train.cpu_threads import ThreadWatch
 
 PLAN, MEMORY, SWEEP = "compare.json", "memory.json", "sweep.json"
 SLICE_STEPS = 5
@@ -158,16 +160,25 @@ def _with_rates(run: Run, rates: Mapping[tuple[str, int, int], LearningRates]) -
 
 def train_in_turns(
     runs: Sequence[Run], *, report: OnRecord | None = None, interrupted: Callable[[], bool] = lambda: False,
-    distribution: Distribution | None = None,
+    distribution: Distribution | None = None, watch: ThreadWatch | None = None,
 ) -> None:  # fmt: skip
-    """Train the runs that are not finished. The next turn is always that of the run which is furthest behind."""
+    """Train the runs that are not finished. The next turn is always that of the run which is furthest behind.
+
+    `watch` corrects the number of CPU threads between turns, for all runs at once.
+    """
+    import torch
+
     ranks = distribution or Distribution()
     resumed = {run.name: holds_this_run(run) for run in runs}
     waiting = [run for run in runs if not (resumed[run.name] and RunDirectory(run.path).is_finished())]
     ranks.barrier()  # before rank 0 writes into a directory that another rank has not looked at yet
     with ExitStack() as stack:
         opened = [stack.enter_context(_open(run, resumed[run.name], report, ranks)) for run in waiting]
+        if watch is not None:
+            torch.set_num_threads(watch.threads)  # a run that is opened sets the number of its settings
         while active := [one for one in opened if not one.done]:
+            if watch is not None and watch.poll():
+                torch.set_num_threads(watch.threads)
             behind = min(active, key=lambda one: one.progress)
             if behind.advance(SLICE_STEPS, interrupted):
                 for one in opened:

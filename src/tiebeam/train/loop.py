@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
 
 Report = Callable[[dict[str, Any]], None]
+Note = Callable[[str], None]
 _ROUNDING = 1e-9  # 9 of 30 steps are three tenths of the run
 
 
 def train(
     settings: Settings, corpus: Corpus, out: Path, *, model: Any = None, resume: bool = False, force: bool = False,
     report: Report | None = None, interrupted: Callable[[], bool] = lambda: False,
-    distribution: Distribution | None = None,
+    distribution: Distribution | None = None, note: Note | None = None,
 ) -> Result:  # fmt: skip
     """Train a model on a corpus and write a run directory.
 
@@ -57,6 +58,7 @@ def train(
         report: called on rank 0 with every record of metrics.jsonl.
         interrupted: polled after every step; True saves the state and ends the run unfinished.
         distribution: the ranks of a multi-rank run, already joined. All ranks make the same call.
+        note: called with a sentence when the number of CPU threads is chosen, and when it changes.
 
     Raises:
         BadRequest: the settings do not fit together, or `out` holds something else, or another process trains there.
@@ -66,8 +68,9 @@ def train(
         RankLost: another rank exited or hangs.
     """
     with training(
-        settings, corpus, out, model=model, resume=resume, force=force, report=report, distribution=distribution
-    ) as run:
+        settings, corpus, out, model=model, resume=resume, force=force, report=report, distribution=distribution,
+        note=note,
+    ) as run:  # fmt: skip
         while not run.done:
             if run.advance(1, interrupted):
                 return run.interrupt()
@@ -78,6 +81,7 @@ def train(
 def training(
     settings: Settings, corpus: Corpus, out: Path, *, model: Any = None, resume: bool = False, force: bool = False,
     report: Report | None = None, distribution: Distribution | None = None, by_document: bool = False,
+    note: Note | None = None,
 ) -> Iterator[Training]:  # fmt: skip
     """Open a run without training it; the caller advances it, so that several runs can take turns in one process.
 
@@ -100,7 +104,10 @@ def training(
         backend = make_backend(settings, config, distribution, model)
         with ExitStack() as stack:
             distribution.on_main(lambda: stack.enter_context(RunDirectory.occupied(out, resume=resume, force=force)))
-            loop = Training(settings, corpus, run, backend, distribution, report or (lambda record: None), by_document)
+            loop = Training(
+                settings, corpus, run, backend, distribution, report or (lambda record: None), by_document,
+                note or (lambda text: None),
+            )  # fmt: skip
             with backend.running():
                 loop.begin(resume)
                 yield loop
@@ -115,10 +122,10 @@ class Training:
 
     def __init__(
         self, settings: Settings, corpus: Corpus, run: RunDirectory, backend: Backend, distribution: Distribution,
-        report: Report, by_document: bool = False,
+        report: Report, by_document: bool = False, note: Note = lambda text: None,
     ) -> None:  # fmt: skip
         self.settings, self.corpus, self.run, self.backend = settings, corpus, run, backend
-        self.distribution, self.report, self.by_document = distribution, report, by_document
+        self.distribution, self.report, self.by_document, self.note = distribution, report, by_document, note
         self.schedule = Schedule(settings.warmup_steps, settings.decay_from)
         self.batches = Batches(
             corpus.train, settings.batch, settings.context, settings.seed,
@@ -133,6 +140,9 @@ class Training:
 
     def begin(self, resume: bool) -> None:
         """Write run.json, or load the saved state."""
+        choice = getattr(self.backend, "thread_choice", None)
+        if choice is not None:
+            self.note(str(choice))
         if resume:
             self._resume()
         else:
@@ -201,6 +211,9 @@ class Training:
         backend.optimizer_step()
         self.backend.synchronize()
         self.step += 1
+        changed = backend.adjust_threads()
+        if changed is not None:
+            self.note(f"from step {self.step:,} on: {changed}")
         spent = time.perf_counter() - started
         # Measuring gradients costs time, and not the same for every variant: such a step counts as the one before it.
         self.seconds += (self._step_seconds or spent) if log else spent

@@ -19,6 +19,7 @@ from tiebeam.errors import MissingExtra
 if TYPE_CHECKING:
     from tiebeam.corpus.batches import Batch
     from tiebeam.nn import GPTConfig
+    from tiebeam.train.cpu_threads import ThreadChoice
     from tiebeam.train.distributed.environment import Distribution
     from tiebeam.train.run_directory import RunDirectory
     from tiebeam.train.settings import Settings
@@ -61,6 +62,9 @@ class Backend(Protocol):
 
     def target_losses(self, batch: Batch) -> NDArray[Any]:  # x, y: [B, T] -> [B, T]
         """The loss of every target in nats, without gradients, on a rank that holds the full model."""
+
+    def adjust_threads(self) -> ThreadChoice | None:
+        """Correct the number of CPU threads to the cores that are free now; the choice if it changed."""
 
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given, so that a clock can be read."""

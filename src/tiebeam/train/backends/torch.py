@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tiebeam.doctor.guard import guard
 from tiebeam.nn import GPT, GPTConfig, Provenance, gradient_provenance
 from tiebeam.nn.collectives import full_tensor
-from tiebeam.train.device import autocast, rank_device, rank_threads
+from tiebeam.train.cpu_threads import ThreadChoice, ThreadWatch, choose_threads, rank_threads
+from tiebeam.train.device import autocast, rank_device
 from tiebeam.train.distributed.ddp import parallelism_for
 from tiebeam.train.distributed.environment import Distribution
 from tiebeam.train.optimizers import make_optimizers
@@ -34,7 +35,9 @@ class TorchBackend:
     ) -> None:
         self.settings, self.distribution = settings, distribution
         self.parallelism = parallelism_for(distribution)
-        torch.set_num_threads(settings.threads or rank_threads())
+        self._watch_threads: ThreadWatch | None = None
+        self.thread_choice: ThreadChoice | None = None
+        self._set_threads()
         torch.manual_seed(settings.seed)
         self.device = rank_device(settings.device, distribution)
         self.model = (model or GPT(config)).to(self.device)
@@ -60,6 +63,22 @@ class TorchBackend:
 
     def running(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def _set_threads(self) -> None:
+        """The number that was asked for, or the free cores; of a run with one rank it is corrected while it trains."""
+        if self.settings.threads or self.distribution.world_size > 1:
+            torch.set_num_threads(self.settings.threads or rank_threads())
+            return
+        self.thread_choice = choose_threads()
+        torch.set_num_threads(self.thread_choice.threads)
+        self._watch_threads = ThreadWatch(self.thread_choice.threads)
+
+    def adjust_threads(self) -> ThreadChoice | None:
+        changed = self._watch_threads.poll() if self._watch_threads else None
+        if changed is not None:
+            self.thread_choice = changed
+            torch.set_num_threads(changed.threads)
+        return changed
 
     def untie(self) -> None:
         self.model.untie(self.optimizers)

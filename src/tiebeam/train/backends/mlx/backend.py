@@ -82,6 +82,9 @@ class MLXBackend:
         logits = self.model(x)
         return np.array(mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, y[..., None], axis=-1)[..., 0])
 
+    def adjust_threads(self) -> None:
+        return None
+
     def synchronize(self) -> None:
         mx.synchronize()
 
