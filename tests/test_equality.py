@@ -42,7 +42,9 @@ def test_few_changed_rows_are_counted_exactly(tmp_path, rows):
     assert found.difference.largest == pytest.approx(0.5, rel=1e-3)
 
 
-def test_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path):
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["two threads", "one thread"])
+def test_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(equality, "_SMALL", small)
     head = table(0, 9000, 300)  # 10.8 MB: both threads have blocks
     head[-1, -1] = np.nextafter(head[-1, -1], np.float32(9))
     found = verdict(tmp_path, table(0, 9000, 300), head)
@@ -50,7 +52,9 @@ def test_difference_in_the_last_byte_of_a_large_table_is_found(tmp_path):
     assert found.difference.rows_differing == 1
 
 
-def test_large_twin_is_read_to_the_end(tmp_path):
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["two threads", "one thread"])
+def test_large_twin_is_read_to_the_end(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(equality, "_SMALL", small)
     assert verdict(tmp_path, table(0, 9000, 300), table(0, 9000, 300)).equal
 
 
@@ -107,8 +111,11 @@ def test_infinities_and_nans_are_compared(tmp_path):
     assert found.difference.largest == np.inf
 
 
-def test_block_scan_agrees_with_the_obvious_comparison(tmp_path, monkeypatch):
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["two threads", "one thread"])
+def test_block_scan_agrees_with_the_obvious_comparison(tmp_path, monkeypatch, small):
     monkeypatch.setattr(equality, "BLOCK", 64)
+    monkeypatch.setattr(equality, "_FIRST_BYTES", 16)
+    monkeypatch.setattr(equality, "_SMALL", small)
     random = np.random.default_rng(7)
     for trial in range(60):
         embed = table(trial, 37, 5)

@@ -1,5 +1,6 @@
 """Targets are complete or absent, existing files are never lost, and abandoned staging directories are removed."""
 
+import ctypes
 import errno
 import os
 from contextlib import suppress
@@ -13,16 +14,20 @@ from tiebeam._fs import (
     atomic_path,
     check_space,
     check_target,
+    disk_space,
     exchange,
     explaining,
     first_difference,
     lock,
     lock_directory,
     occupy,
+    reserve,
     staging,
+    start_writeback,
     write_bytes,
     write_json,
 )
+from tiebeam._fs import stage as stage_module
 from tiebeam.errors import BadRequest, UnreadableInput, Unwritable
 
 MODEL = Kind("a model", lambda path: (path / "config.json").is_file(), lambda name: name in ("config.json", "w"))
@@ -404,3 +409,64 @@ def test_comparing_past_the_end_of_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     with pytest.raises(UnreadableInput, match="became shorter"):
         first_difference(tmp_path / "a", 0, tmp_path / "a", 1, 3)
+
+
+@pytest.mark.parametrize("answer", ["as the system answers", "not supported", "no such call"])
+def test_a_reserved_file_has_its_size_and_reads_as_zeros(answer, tmp_path, monkeypatch):
+    if answer != "as the system answers":
+        monkeypatch.setattr(disk_space, "_libc", lambda: Refusing(errno.EOPNOTSUPP) if "not" in answer else None)
+    with open(tmp_path / "f", "w+b", buffering=0) as handle:
+        reserve(handle.fileno(), 10_000)
+        start_writeback(handle.fileno(), 0, 10_000)
+        assert handle.read() == bytes(10_000)
+
+
+def test_a_full_disk_is_noticed_when_the_space_is_reserved(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_space, "_libc", lambda: Refusing(errno.ENOSPC))
+    with open(tmp_path / "f", "wb") as handle, pytest.raises(OSError, match="No space left") as raised:
+        reserve(handle.fileno(), 10_000)
+    assert raised.value.errno == errno.ENOSPC
+
+
+class Refusing:
+    """A C library whose fallocate fails."""
+
+    def __init__(self, error: int) -> None:
+        self.error = error
+
+    def fallocate(self, *_: object) -> int:
+        ctypes.set_errno(self.error)
+        return -1
+
+
+def test_every_staged_file_and_directory_is_flushed_before_the_rename(tmp_path, monkeypatch):
+    flushed: list[str] = []
+    target = tmp_path / "model"
+
+    def flush(path: Path) -> None:
+        assert not target.exists() or path == tmp_path
+        flushed.append(path.name)
+
+    monkeypatch.setattr(stage_module, "flush_path", flush)
+    with staging(target) as stage:
+        (stage.path / "sub").mkdir()
+        for name in ("a", "b", "sub/c"):
+            (stage.path / name).write_bytes(b"x")
+        own = stage.path.name
+        stage.commit()
+    assert sorted(flushed) == sorted(["a", "b", "c", "sub", own, tmp_path.name])
+    assert flushed[-3:] == ["sub", own, tmp_path.name]  # directories after their files, the parent after the rename
+
+
+def test_an_error_of_a_flush_ends_the_commit(tmp_path, monkeypatch):
+    def failing(path: Path) -> None:
+        if path.name == "b":
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(stage_module, "flush_path", failing)
+    with staging(tmp_path / "model") as stage:
+        for name in ("a", "b", "c"):
+            (stage.path / name).write_bytes(b"x")
+        with pytest.raises(Unwritable):
+            stage.commit()
+    assert not (tmp_path / "model").exists()

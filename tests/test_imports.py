@@ -39,7 +39,18 @@ def test_help_imports_nothing_heavy() -> None:
 def test_inspect_imports_nothing_heavy(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
     where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
-    assert not modules_after("inspect", str(where)) & set(HEAVY)
+    seen = modules_after("inspect", str(where))
+    assert not seen & {*HEAVY, "rich", "urllib.request", "ssl", "concurrent.futures", "tiebeam.doctor.loaders"}
+    assert not [name for name in seen if name.startswith(("tiebeam.doctor.rules.tb4", "tiebeam.doctor.rules.tb5"))]
+
+
+def test_the_rules_of_every_kind_together_are_all_rules() -> None:
+    from tiebeam.doctor import RULES
+    from tiebeam.doctor.rules import rules_of
+
+    kinds = [rules_of(kind) for kind in ("checkpoint", "adapter", "module")]
+    assert {code: rule for rules in kinds for code, rule in rules.items()} == RULES
+    assert sum(map(len, kinds)) == len(RULES)
 
 
 @pytest.mark.parametrize("name", tiebeam.__all__)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tiebeam._visible import visible
 from tiebeam.cli import render
 
 
@@ -59,3 +60,45 @@ def test_pipe_width_is_columns_or_100(monkeypatch):
     assert render.console().width == 72
     monkeypatch.delenv("COLUMNS")
     assert render.console().width == 100
+
+
+TEXTS = ["plain", "ärger", "日本語 words", "e\u0301 combined", "● tied · 12 × 3 …", "█▒░", "\u200dzero", "🙂 emoji", ""]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_line_is_as_wide_and_as_long_as_the_text_of_rich(text):
+    from rich.text import Text
+
+    theirs = Text.assemble((text, "bold"), "  ", text)
+    line = render.styled((text, "bold"), "  ", text)
+    shown = Text.assemble((visible(text), "bold"), "  ", visible(text))
+    assert line.cell_len == shown.cell_len
+    assert line.plain == shown.plain
+    assert line.__rich__() == shown
+    assert line.rstrip().plain == shown.plain.rstrip()
+    assert visible(text) != text or line.plain == theirs.plain
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_plain_console_prints_what_rich_prints(text, capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    printed = [
+        render.styled((text, "bold"), " \x1b[31mred", render.styled(" nested")),
+        f"a string {text}\nin one line",
+        render.wrapped(f"note: {text} " * 20, 60),
+        *render.columns([[text, "1"], ["b", render.styled((text, render.TIED))]], "<>"),
+        render.bar([(3, "#", "red"), (4, ".", "")], 7, 10),
+    ]
+    for console in (render.PlainConsole(100), render._rich_console(100)):
+        for one in printed:
+            console.print(one)
+        console.print()
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+
+
+def test_a_pipe_is_printed_without_rich_and_colour_needs_it(monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert isinstance(render.console(), render.PlainConsole)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not isinstance(render.console(), render.PlainConsole)

@@ -10,9 +10,10 @@ from tiebeam.checkpoint.write.copy_bytes import Made, Span, check_same, copy_fil
 from tiebeam.errors import ProofFailed, UnreadableInput
 
 
-@pytest.fixture
-def source(tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_bytes, "_PART", 1000)  # many parts and both threads, on a small file
+@pytest.fixture(params=["in threads", "in one thread"])
+def source(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(copy_bytes, "_PART", 1000)  # many parts on a small file
+    monkeypatch.setattr(copy_bytes, "_SMALL", 0 if request.param == "in threads" else 1 << 20)
     monkeypatch.setattr(copy_bytes, "BLOCK", 300)
     path = tmp_path / "source"
     path.write_bytes(os.urandom(10_007))
@@ -72,6 +73,15 @@ def test_several_files_are_written_together(source, tmp_path):
     write_files(files)
     for i, (path, _) in enumerate(files):
         assert path.read_bytes() == raw[i : 9000 + i] + b"end"
+
+
+def test_a_durable_copy_has_the_same_bytes_and_every_part_goes_to_the_disk(source, tmp_path, monkeypatch):
+    started: list[tuple[int, int]] = []
+    monkeypatch.setattr(copy_bytes, "start_writeback", lambda handle, begin, nbytes: started.append((begin, nbytes)))
+    made = Made(2500, lambda: [bytes(500)] * 5)
+    write_files([(tmp_path / "target", [Span(source, 7, 4007), made])], durable=True)
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()[7:4007] + bytes(2500)
+    assert sorted(started) == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 1000), (4000, 1000), (5000, 1000)]
 
 
 @pytest.mark.parametrize("at", [0, 2999, 5000])
