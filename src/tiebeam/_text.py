@@ -61,6 +61,22 @@ class Line:
             pieces[-1] = (pieces[-1][0].rstrip(), pieces[-1][1])
         return Line(pieces)
 
+    def truncated(self, width: int) -> Line:
+        """The same if it fits into `width` columns; else its beginning and an ellipsis."""
+        plain = self.plain
+        if self.cell_len <= width:
+            return self
+        kept = plain[: width - 1]
+        if not _is_simple(plain):  # rich knows which characters take two columns or none
+            cut = self.__rich__()
+            cut.truncate(width, overflow="ellipsis")
+            kept = cut.plain[:-1]
+        pieces, at = [], 0
+        for text, style in self.pieces:
+            pieces.append((kept[at : at + len(text)], style))
+            at += len(text)
+        return Line([*pieces, ("…", pieces[-1][1])])
+
     def __str__(self) -> str:
         return self.plain
 
@@ -70,9 +86,14 @@ class Line:
         return Text.assemble(*self.pieces)
 
 
+def _is_simple(text: str) -> bool:
+    """Whether every character surely takes one column."""
+    return text.isascii() or all(character < "\u0300" or character in _ONE_CELL for character in text)
+
+
 def _cells(text: str) -> int:
     """The columns of a text. East Asian characters take two and combining marks none, which rich knows."""
-    if text.isascii() or all(character < "\u0300" or character in _ONE_CELL for character in text):
+    if _is_simple(text):
         return len(text)
     from rich.cells import cell_len
 

@@ -91,7 +91,7 @@ def test_the_plain_console_prints_what_rich_prints(text, capsys, monkeypatch):
     ]
     for console in (render.PlainConsole(100), render._rich_console(100)):
         for one in printed:
-            console.print(one)
+            console.print(one, style="bold")
         console.print()
     out = capsys.readouterr().out
     assert out[: len(out) // 2] == out[len(out) // 2 :]
@@ -102,3 +102,13 @@ def test_a_pipe_is_printed_without_rich_and_colour_needs_it(monkeypatch):
     assert isinstance(render.console(), render.PlainConsole)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not isinstance(render.console(), render.PlainConsole)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9, 10, 40])
+def test_a_line_is_cut_as_rich_cuts_it(text, width):
+    shown = render.styled((f"ab {text}", "bold"), " · ", text).__rich__()
+    ours = render.styled((f"ab {text}", "bold"), " · ", text).truncated(width)
+    shown.truncate(width, overflow="ellipsis")
+    assert ours.plain == shown.plain
+    assert ours.cell_len <= width

@@ -156,8 +156,7 @@ def _rows(models: Iterable[KnownModel], width: int, with_sources: bool) -> Itera
             row.append(render.styled((", ".join(model.sources), render.FAINT)))
         rows.append(row)
     for line in render.columns(rows, "<<" + (">" if with_shape else "") + ">>" + ("<" if with_sources else "")):
-        line.truncate(width, overflow="ellipsis")
-        yield line
+        yield line.truncated(width)
 
 
 def _details(model: KnownModel) -> Iterator[tuple[str, str]]:

@@ -71,7 +71,7 @@ class AnyConsole(Protocol):
     @property
     def width(self) -> int: ...
 
-    def print(self, *objects: Any) -> None: ...
+    def print(self, *objects: Any, style: str = "") -> None: ...
 
 
 class PlainConsole:
@@ -80,8 +80,8 @@ class PlainConsole:
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def print(self, *objects: Any) -> None:
-        """Print strings and lines, one blank between them."""
+    def print(self, *objects: Any, style: str = "") -> None:
+        """Print strings and lines, one blank between them; `style` is a colour, which plain text has none of."""
         assert all(isinstance(printed, str | Line) for printed in objects), objects
         sys.stdout.write(" ".join(map(_safe_text, objects)) + "\n")
 

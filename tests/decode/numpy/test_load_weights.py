@@ -126,24 +126,3 @@ def test_pytorch_files_run_the_same(family, dtype, tmp_path):
     save(model, tmp_path / "other")
     assert decoder.notes == ()
     np.testing.assert_array_equal(decoder.logits(TOKENS), Decoder.open(tmp_path / "other").logits(TOKENS))
-
-
-def test_matrices_in_slabs_do_not_overlap_and_large_ones_have_their_own_memory(llama, monkeypatch):
-    monkeypatch.setattr(load_weights, "_SLAB", 1 << 16)
-    weights = Weights(open_checkpoint(llama))
-    arrays = [weights._empty((rows, 32)) for rows in (7, 1, 100, 60, 127, 128, 129, 5, 0)]
-    for number, array in enumerate(arrays):
-        array[:] = number
-    for number, array in enumerate(arrays):
-        assert array.flags.c_contiguous
-        assert array.dtype == np.float32
-        assert array.ctypes.data % 16 == 0
-        assert (array == number).all()
-    slabs = {id(array.base) if array.base is not None else id(array) for array in arrays if array.nbytes > 1 << 14}
-    assert len(slabs) == 1, "only the one above a quarter of a slab"
-
-
-def test_the_weights_are_the_same_with_and_without_slabs(llama, monkeypatch):
-    with_slabs = Decoder.open(llama).logits(TOKENS)
-    monkeypatch.setattr(load_weights, "_SLAB", 0)
-    np.testing.assert_array_equal(Decoder.open(llama).logits(TOKENS), with_slabs)

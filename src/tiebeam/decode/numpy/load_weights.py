@@ -4,16 +4,12 @@ Tensors are read in blocks into one array, so that loading needs little more mem
 are read and not memory-mapped: truncating a mapped file kills the process that uses it, a short read is an error. So
 the weights in memory are the whole cost of an open model, whatever type it is stored in. Stored matrices with the
 same input (q, k, v; gate and up) are concatenated.
-
-Matrices below a few MB are cut from larger allocations. The system gives NumPy huge pages only from 4 MB on, and in
-pages of 4 KB, touching new memory for the first time takes longer than dequantising into it.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,8 +25,6 @@ from tiebeam.errors import BadRequest, UnreadableInput
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 _BLOCK = 1 << 18  # elements converted at a time; they stay in the cache
 _REMOTE_BLOCK = 1 << 21  # one request each
-_SLAB = 64 << 20  # bytes; only what is used of it takes memory
-_ALIGNED = 64
 
 
 def blas_threads() -> int:
@@ -84,20 +78,6 @@ class Weights:
         self.dtype = np.dtype(np.float64 if dtype == "float64" else np.float32)
         self._round = dtype if dtype in ("float16", "bfloat16") else None
         self.used: set[str] = set()
-        self._slab, self._slab_used = np.empty(0, np.uint8), 0
-        self._lock = threading.Lock()
-
-    def _empty(self, shape: tuple[int, ...]) -> Array:
-        """An array for weights: a part of a slab, unless it is large. A slab is freed with the last of its arrays."""
-        nbytes = math.prod(shape) * self.dtype.itemsize
-        if nbytes > _SLAB // 4:
-            return np.empty(shape, self.dtype)
-        with self._lock:  # matrices are loaded in threads
-            if self._slab_used + nbytes > len(self._slab):
-                self._slab, self._slab_used = np.empty(_SLAB, np.uint8), 0
-            part = self._slab[self._slab_used : self._slab_used + nbytes]
-            self._slab_used += -(-nbytes // _ALIGNED) * _ALIGNED
-        return part.view(self.dtype).reshape(shape)
 
     def has(self, name: str) -> bool:
         return name in self.checkpoint.tensors
@@ -173,7 +153,7 @@ class Weights:
         """The stored matrices concatenated along rows, in a new array."""
         infos = [self.checkpoint.tensors[name] for name in names]
         row = infos[0].shape[1:]
-        out = self._empty((sum(info.shape[0] for info in infos), *row))
+        out = np.empty((sum(info.shape[0] for info in infos), *row), self.dtype)
         block = _BLOCK if isinstance(self.checkpoint.files, LocalFiles) else _REMOTE_BLOCK
         top, step = 0, max(1, block // max(1, math.prod(row)))
         for info, order in zip(infos, orders or [None] * len(infos), strict=True):
@@ -199,7 +179,7 @@ class Weights:
 
     def _transposed(self, name: str) -> Array:  # stored [in, out] -> [out, in], in a new array
         rows, columns = self.checkpoint.tensors[name].shape
-        out = self._empty((columns, rows))
+        out = np.empty((columns, rows), self.dtype)
         for start in range(0, rows, 256):
             stop = min(start + 256, rows)
             out[:, start:stop] = self.read_rows(name, start, stop).T
