@@ -50,6 +50,47 @@ def test_rows_in_blocks_are_the_rows_at_once(block_bytes, helpers, monkeypatch):
     np.testing.assert_array_equal(x, np.arange(60.0).reshape(20, 3) + 1)
 
 
+def test_matrices_are_cut_into_an_even_number_of_equal_blocks():
+    W = np.zeros((2304, 768), np.float32)  # 7 MB
+    blocks = threads.matrix_blocks([W, W[:100]])
+    sizes = [len(part) for part, _ in blocks]
+    assert sizes == [576, 576, 576, 576, 100]
+    assert [rows.start for _, rows in blocks] == [0, 576, 1152, 1728, 2304]
+
+
+def test_the_way_that_is_faster_at_present_is_taken():
+    pace = threads.Pace()
+    cost = {True: 1.0, False: 2.0}
+
+    def run(products):
+        taken = []
+        for _ in range(products):
+            taken.append(pace.helped_now)
+            pace.note(taken[-1], cost[taken[-1]])
+        return taken
+
+    assert run(2000).count(False) < 60  # tried now and then, ever more rarely
+    cost[True] = 5.0  # the cores are busy
+    run(5000)
+    assert run(1000).count(True) < 60
+    cost[True] = 1.0
+    run(5000)
+    assert run(1000).count(False) < 60
+
+
+def test_both_ways_give_the_same_numbers(monkeypatch):
+    monkeypatch.setattr(threads, "_MATRIX_BLOCK", 100)
+    random = np.random.default_rng(0)
+    W, x = random.standard_normal((64, 32)).astype(np.float32), random.standard_normal(32).astype(np.float32)
+    found = []
+    for helped in (True, False):
+        pace = threads.Pace()
+        pace.helped = helped
+        monkeypatch.setattr(threads, "_PACE", pace)
+        found.append(threads.matrix_vector(threads.matrix_blocks([W]), x, np.empty(64, np.float32)))
+    np.testing.assert_array_equal(*found)
+
+
 def test_an_error_in_a_block_reaches_the_caller(helpers):
     def refuse(i):
         if i == 7:

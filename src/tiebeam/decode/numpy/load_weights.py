@@ -30,8 +30,8 @@ _REMOTE_BLOCK = 1 << 21  # one request each
 BY_ROWS = hasattr(np, "vecdot") and blas_threads() <= 2
 """Whether one token is multiplied row by row (threads.py) rather than by BLAS's matrix-vector product.
 
-The two threads of OpenBLAS stall each other on a busy machine: the product then takes many times as long. From three
-threads on, BLAS is used. bench/decode.py has the numbers.
+The threads of OpenBLAS wait for each other, and on a busy machine the product then takes many times as long; ours do
+not. From three threads on, BLAS is used. bench/decode.py has the numbers.
 """
 
 

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from queue import SimpleQueue
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from tiebeam.decode.numpy.ops import Array
 
-_MATRIX_BLOCK = 1 << 20  # bytes: about 60 microseconds of reading, long against taking it and short against a matrix
+_MATRIX_BLOCK = 3 << 19  # bytes: about 100 microseconds of reading, long against taking it
 _CACHE_BLOCK = 1 << 18  # bytes that stay in a core's cache through several passes
 _MOST_HELPERS = 7
+_TRIAL = 8  # products
+_SOONEST, _LATEST = 64, 4096  # products between two trials; a token of GPT-2 is 49
 
 RowBlock = tuple[Array, slice]  # rows of a matrix [R, in], and their place in the product
 
@@ -54,13 +60,12 @@ def for_row_blocks(function: Callable[..., object], x: Array, *more: Array) -> N
 
 
 def matrix_blocks(pieces: Sequence[Array]) -> list[RowBlock]:
-    """The rows of the matrices [out_i, in], one below the other, in blocks."""
+    """The rows of the matrices [out_i, in], one below the other, in blocks: an even number of each, of equal size."""
     blocks, top = [], 0
     for W in pieces:
-        rows = max(1, _MATRIX_BLOCK // max(1, W.shape[1] * W.itemsize))
-        for start in range(0, len(W), rows):
-            part = W[start : start + rows]
-            blocks.append((part, slice(top + start, top + start + len(part))))
+        count = 2 * (W.nbytes // (2 * _MATRIX_BLOCK)) or 1 + (W.nbytes > _MATRIX_BLOCK)
+        edges = [len(W) * i // count for i in range(count + 1)]
+        blocks += [(W[a:b], slice(top + a, top + b)) for a, b in pairwise(edges) if a < b]
         top += len(W)
     return blocks
 
@@ -75,8 +80,51 @@ def matrix_vector(blocks: Sequence[RowBlock], x: Array, out: Array) -> Array:  #
     def product(W: Array, rows: slice) -> None:
         np.vecdot(W, x, out=out[rows])
 
-    for_each(product, blocks)
+    if len(blocks) == 1:
+        product(*blocks[0])
+        return out
+    helped, began = _PACE.helped_now, perf_counter()
+    if helped:
+        for_each(product, blocks)
+    else:
+        for block in blocks:
+            product(*block)
+    _PACE.note(helped, (perf_counter() - began) / (x.nbytes * len(out)))
     return out
+
+
+class Pace:
+    """Whether helpers make the products faster at present. They do not where other programs use the cores: a helper
+    that loses its core while it holds the GIL stops everyone. Now and then the other way is tried for a few products.
+    """
+
+    def __init__(self) -> None:
+        self.helped, self._interval, self._left, self._trial = True, _SOONEST, _SOONEST, 0
+        self._costs: dict[bool, deque[float]] = {True: deque(maxlen=_TRIAL), False: deque(maxlen=_TRIAL)}
+
+    @property
+    def helped_now(self) -> bool:
+        return self.helped != (self._trial > 0)
+
+    def note(self, helped: bool, cost: float) -> None:
+        """The cost of one product, in seconds per byte or in any other unit."""
+        self._costs[helped].append(cost)
+        if self._trial == 0:
+            self._left -= 1
+            self._trial = _TRIAL if self._left <= 0 else 0
+            return
+        self._trial -= 1
+        if self._trial:
+            return
+        tried, used = (median(self._costs[way]) for way in (not self.helped, self.helped))
+        if tried < 0.95 * used:
+            self.helped, self._interval = not self.helped, _SOONEST
+        else:
+            self._interval = min(2 * self._interval, _LATEST)
+        self._left = self._interval
+
+
+_PACE = Pace()
 
 
 class _Job:
