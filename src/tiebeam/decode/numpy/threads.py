@@ -1,8 +1,8 @@
 """Work in blocks on several threads: what BLAS does not parallelise, or does badly.
 
 NumPy releases the GIL inside its loops, so plain threads run in parallel. The calling thread and its helpers take
-blocks from one list until it is empty. A helper that the system runs late takes fewer blocks and delays nobody. Each
-block is computed in the same way by whichever thread takes it, so no result depends on the threads.
+blocks from one list until it is empty; a helper that the system runs late takes fewer of them. Each block is computed
+in the same way by whichever thread takes it, so no result depends on the threads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
+from math import inf
 from queue import SimpleQueue
 from statistics import median
 from time import perf_counter
@@ -116,7 +117,7 @@ class Pace:
         self._trial -= 1
         if self._trial:
             return
-        tried, used = (median(self._costs[way]) for way in (not self.helped, self.helped))
+        tried, used = (median(self._costs[way] or [inf]) for way in (not self.helped, self.helped))
         if tried < 0.95 * used:
             self.helped, self._interval = not self.helped, _SOONEST
         else:
