@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tiebeam.nn.gpt import GPT
     from tiebeam.nn.gradient_share import gradient_provenance
     from tiebeam.nn.loss import tied_cross_entropy
+    from tiebeam.nn.loss_buffers import LossBuffers
     from tiebeam.nn.loss_options import LossAndMetrics
     from tiebeam.nn.patch_transformers import patch, unpatch
     from tiebeam.nn.sharded_embedding import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "GPT": "tiebeam.nn.gpt",
     "LossAndMetrics": "tiebeam.nn.loss_options",
+    "LossBuffers": "tiebeam.nn.loss_buffers",
     "ShardedEmbedding": "tiebeam.nn.sharded_embedding",
     "TiedEmbedding": "tiebeam.nn.tied_embedding",
     "gradient_provenance": "tiebeam.nn.gradient_share",
@@ -54,6 +56,7 @@ __all__ = [
     "GPT",
     "GPTConfig",
     "LossAndMetrics",
+    "LossBuffers",
     "Provenance",
     "ShardedEmbedding",
     "TiedEmbedding",

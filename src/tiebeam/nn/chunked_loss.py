@@ -1,9 +1,8 @@
 """The arithmetic of the fused tied loss: losses and gradients in one loop over chunks of tokens, without autograd.
 
-The logits of a chunk live in one [chunk, V] buffer. It is turned in place into the gradient of the logits, used for
-both products (dh = G W and dW += Gᵀ h), and overwritten by the next chunk. The softmax is never divided by its sum: G
-is kept as `sum * (p - target)` and the sum goes into the per-row factors of the small [chunk, D] sides, which saves a
-pass over the wide buffer. Rows are processed a few at a time so that the remaining passes stay in cache.
+The logits of a chunk live in one [chunk, V] buffer. It is turned in place into the gradient of the logits
+(logit_gradient.py), used for both products (dh = G W and dW += Gᵀ h), and overwritten by the next chunk. A weight that
+all rows have in common is a factor of the products and costs no pass.
 
 There are two loops: `_direct`, where the table already has the dtype of the products, and `_blocked`, where it does not
 (bf16 tables, autocast). `_blocked` casts the table by blocks of rows and accumulates in float32, so that no second
@@ -20,23 +19,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiebeam.nn.logit_gradient import Objective, RowMetrics, to_gradient_
+from tiebeam.nn.loss_buffers import LossBuffers, fresh
 from tiebeam.nn.loss_options import Shape
 
-_CACHE_BYTES = 2 << 20  # of logits per thread processed together, to stay in that thread's cache
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
 _LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a fraction of the table
+_LARGE_LOGITS = 64 << 20  # bytes of all logits, from which a chunk is limited to a fraction of them
 
 
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
-    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
+    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more and for few tokens.
 
-    Every chunk reads and writes the full dW once, so small chunks cost time (a few percent at 512, a fifth at 128)
-    and large ones cost memory. For large tables a chunk of logits may take 0.15 of the bytes of the table.
+    Every chunk reads and writes the full dW once, so small chunks cost time and large ones cost memory. For large
+    tables a chunk of logits may take 0.15 of the bytes of the table. Where the logits of all tokens would be large, a
+    chunk is less than a quarter of them, down to 192 tokens.
     """
     if vocab * dim * itemsize >= _LARGE_TABLE:
         most = max(256, min(1024, int(0.15 * dim)))
     else:
         most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
+    if tokens * vocab * itemsize >= _LARGE_LOGITS:
+        most = min(most, max(192, 2 * tokens // 9))
     chunks = -(-tokens // most)
     return -(-tokens // chunks) if chunks else most
 
@@ -64,30 +68,6 @@ def _cpu_has_bf16() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RowMetrics:
-    """Buffers for what can be returned beside the loss; they are overwritten."""
-
-    predictions: Tensor  # [N], int64: the row of W with the largest logit
-    z_losses: Tensor  # [N]: the z-loss in each row's loss
-
-    @classmethod
-    def of(cls, losses: Tensor) -> RowMetrics:
-        return cls(torch.full_like(losses, -1, dtype=torch.int64), torch.zeros_like(losses))
-
-    def fill(self, found: RowMetrics, counts: Tensor, keep: Tensor | None) -> None:
-        """Take the metrics that were computed: of the rows `keep`, or of all rows, of which some do not count."""
-        if keep is None:
-            self.predictions.copy_(torch.where(counts, found.predictions, -1))
-            self.z_losses.copy_(torch.where(counts, found.z_losses, 0.0))
-        else:
-            self.predictions.index_copy_(0, keep, found.predictions)
-            self.z_losses.index_copy_(0, keep, found.z_losses)
-
-    def __getitem__(self, rows: slice) -> RowMetrics:
-        return RowMetrics(self.predictions[rows], self.z_losses[rows])
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """One call: inputs, options, and a buffer for each gradient that is needed.
 
@@ -108,6 +88,11 @@ class Work:
     dbias: Tensor | None = None
     class_weights: Tensor | None = None  # [V], like row_weight
     metrics: RowMetrics | None = None
+    buffers: LossBuffers | None = None
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(self.shape, self.class_weights, self.with_gradients)
 
     @property
     def with_gradients(self) -> bool:
@@ -137,13 +122,6 @@ def row_blocks(W: Tensor, products: torch.dtype) -> list[slice]:
     return [slice(v, v + _BLOCK_ROWS) for v in range(0, W.shape[0], _BLOCK_ROWS)]
 
 
-def rows_in_cache(z: Tensor) -> int:  # [C, V]
-    """How many rows of z to process together."""
-    if z.device.type != "cpu":
-        return max(1, z.shape[0])
-    return torch.get_num_threads() * max(1, _CACHE_BYTES // max(1, z.shape[1] * z.element_size()))
-
-
 def _is_direct(W: Tensor, products: torch.dtype) -> bool:
     return W.dtype == products and products in (torch.float32, torch.float64)
 
@@ -152,36 +130,61 @@ def _direct(work: Work) -> Tensor:  # -> [N]
     W, shape, dh, dW, dbias = work.W, work.shape, work.dh, work.dW, work.dbias
     tokens = work.h.shape[0]
     losses = work.row_weight.new_empty(tokens)
-    logits = W.new_empty(min(work.chunk, tokens), W.shape[0])
+    logits = _logits_buffer(work, W.dtype)
+    common = _common_weight(work.row_weight)
     if dbias is not None:
         dbias.zero_()
     for start in range(0, tokens, work.chunk):
         rows = slice(start, start + work.chunk)
         part = work.h[rows].to(work.products)
         z = logits[: part.shape[0]]
-        if work.bias is None:
-            torch.mm(part * shape.slope if shape.capped else part, W.t(), out=z)
-        else:
-            torch.addmm(work.bias, part, W.t(), beta=shape.slope, alpha=shape.slope, out=z)
-        losses[rows], factor = _to_gradient_(z, rows, work)
-        factor = (work.row_weight[rows] * factor).unsqueeze(1)  # [chunk, 1]
+        _logits_into(z, part, work)
+        losses[rows] = to_gradient_(
+            z, work.targets[rows], work.objective, None if work.metrics is None else work.metrics[rows]
+        )
+        weight, factor = work.row_weight[rows].unsqueeze(1), shape.gain * (1.0 if common is None else common)
         if dh is not None:
-            if dh.dtype == work.products:
-                torch.mm(z, W, out=dh[rows]).mul_(factor)
-            else:
-                dh[rows] = torch.mm(z, W).mul_(factor)
+            same = dh.dtype == work.products
+            product = dh[rows] if same else torch.empty_like(part)
+            torch.addmm(product, z, W, beta=0.0, alpha=factor, out=product)
+            if common is None:
+                product.mul_(weight)
+            if not same:
+                dh[rows] = product
         if dW is not None:
-            torch.addmm(dW, z.t(), part * factor, beta=0.0 if start == 0 else 1.0, out=dW)
+            weighted = part if common is not None else part * weight
+            torch.addmm(dW, z.t(), weighted, beta=0.0 if start == 0 else 1.0, alpha=factor, out=dW)
         if dbias is not None:
-            dbias.addmv_(z.t(), factor.squeeze(1))
+            dbias.addmv_(z.t(), work.row_weight[rows], alpha=shape.gain)
     return losses
+
+
+def _logits_buffer(work: Work, dtype: torch.dtype) -> Tensor:  # -> [chunk, V]
+    take = fresh if work.buffers is None else work.buffers.take
+    return take((min(work.chunk, work.h.shape[0]), work.W.shape[0]), dtype, work.W.device)
+
+
+def _logits_into(z: Tensor, part: Tensor, work: Work) -> None:  # [C, V], [C, D]
+    W, slope = work.W, work.shape.slope
+    if work.bias is None:
+        torch.addmm(z, part, W.t(), beta=0.0, alpha=slope, out=z)
+    else:
+        torch.addmm(work.bias, part, W.t(), beta=slope, alpha=slope, out=z)
+
+
+def _common_weight(weights: Tensor) -> float | None:  # [N]
+    """The weight of all rows if they have the same. On other devices the answer would need a synchronization."""
+    if weights.device.type != "cpu":
+        return None
+    low, high = (float(x) for x in weights.aminmax())
+    return low if low == high else None
 
 
 def _blocked(work: Work) -> Tensor:  # -> [N]
     W, shape, dh, dW, dbias = work.W, work.shape, work.dh, work.dW, work.dbias
     tokens, wide = work.h.shape[0], work.row_weight.dtype
     losses = work.row_weight.new_empty(tokens)
-    logits = torch.empty(min(work.chunk, tokens), W.shape[0], dtype=wide, device=W.device)
+    logits = _logits_buffer(work, wide)
     blocks = row_blocks(W, work.products)
     # A mean's 1/N would underflow in a half-precision product: rows get relative weights, and the sum is scaled after.
     top = work.row_weight.abs().amax().clamp_min(torch.finfo(wide).tiny)
@@ -201,10 +204,11 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
             z.add_(work.bias)
         if shape.capped:
             z.mul_(shape.slope)
-        losses[rows], factor = _to_gradient_(z, rows, work)
+        losses[rows] = to_gradient_(
+            z, work.targets[rows], work.objective, None if work.metrics is None else work.metrics[rows]
+        )
         if not work.with_gradients:
             continue
-        z.mul_(factor.unsqueeze(1))  # half precision has too little range for the undivided sums
         weighted = (part * relative[rows]).to(work.products)
         dh_part = z.new_zeros(part.shape) if dh is not None else None
         for block in blocks:
@@ -212,76 +216,15 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
             if dh_part is not None:
                 dh_part.add_(torch.mm(g, W[block].to(work.products)))
             if dW_sum is not None:
-                product = torch.mm(g.t(), weighted).to(wide).mul_(top)
+                product = torch.mm(g.t(), weighted).to(wide).mul_(top * shape.gain)
                 if start == 0:
                     dW_sum[block] = product
                 else:
                     dW_sum[block] += product
         if dh is not None and dh_part is not None:
-            dh[rows] = dh_part.mul_(work.row_weight[rows].unsqueeze(1))
+            dh[rows] = dh_part.mul_(work.row_weight[rows].unsqueeze(1) * shape.gain)
         if dbias is not None:
-            dbias.addmv_(z.t(), work.row_weight[rows])
+            dbias.addmv_(z.t(), work.row_weight[rows], alpha=shape.gain)
     if dW is not None and dW_sum is not None and dW_sum is not dW:
         dW.copy_(dW_sum)
     return losses
-
-
-def _to_gradient_(z: Tensor, chunk: slice, work: Work) -> tuple[Tensor, Tensor]:  # [C, V] -> [C], [C]
-    """The loss of each row, and the factor that turns the new z into dloss/dz. z is given scaled by `shape.slope`."""
-    losses, factors = z.new_empty(z.shape[0]), z.new_empty(z.shape[0])
-    targets = work.targets[chunk].unsqueeze(1)
-    metrics = None if work.metrics is None else work.metrics[chunk]
-    step = rows_in_cache(z)
-    for top in range(0, z.shape[0], step):
-        rows = slice(top, top + step)
-        losses[rows], factors[rows] = _rows_to_gradient_(
-            z[rows], targets[rows], work, None if metrics is None else metrics[rows]
-        )
-    return losses, factors
-
-
-def _rows_to_gradient_(  # [R, V], [R, 1] -> [R], [R]
-    z: Tensor, target: Tensor, work: Work, metrics: RowMetrics | None
-) -> tuple[Tensor, Tensor]:
-    """With q the target distribution, Q its sum and L the log-sum-exp: loss = Q L - q.u + z_loss L^2."""
-    shape, weights = work.shape, work.class_weights
-    smoothing = shape.label_smoothing
-    if metrics is not None:
-        torch.argmax(z, 1, out=metrics.predictions)
-    u = shape.curve_(z) * shape.amplitude if shape.capped else z
-    target_logit = u.gather(1, target).squeeze(1)
-    mass: float | Tensor = 1.0
-    at_target: float | Tensor = 1.0 - smoothing
-    if weights is not None:
-        at_target = at_target * weights[target.squeeze(1)]
-        mass = at_target + smoothing * weights.mean()
-    expected = at_target * target_logit
-    if smoothing:
-        expected = expected + smoothing * (u.mean(1) if weights is None else u.mv(weights) / z.shape[1])
-    largest = u.amax(1, keepdim=True)
-    e = u.sub_(largest).exp_()
-    total = e.sum(1)
-    log_sum = largest.squeeze(1) + total.log()
-    loss = mass * log_sum - expected
-    scale = (target_logit - log_sum).exp_() if shape.scale_by_probability else None
-    log_sum = log_sum + shape.offset
-    if shape.z_loss:
-        z_loss = shape.z_loss * log_sum.square()
-        loss = loss + z_loss
-        if metrics is not None:
-            metrics.z_losses.copy_(z_loss if scale is None else z_loss * scale)
-    if scale is not None:
-        loss = loss * scale
-    if not work.with_gradients:
-        return loss, total
-    if shape.z_loss or weights is not None:
-        e.mul_((mass + 2.0 * shape.z_loss * log_sum).unsqueeze(1))
-    if smoothing:
-        floor = (total * (smoothing / z.shape[1])).unsqueeze(1)
-        e = e.sub_(floor) if weights is None else e.addcmul_(floor, weights, value=-1.0)
-    e.scatter_add_(1, target, (total * -at_target).unsqueeze(1))
-    factor = total.reciprocal() if scale is None else scale / total
-    if not shape.capped:
-        return loss, factor
-    shape.curve_backward_(e, z)
-    return loss, factor * (shape.slope * shape.amplitude)

@@ -9,17 +9,17 @@ that is a different function, so the sign is part of the format.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiebeam.nn.attention import Rotary, attend, rotate, split_heads
 from tiebeam.nn.gpt_config import GPTConfig
+from tiebeam.nn.rms_norm import rms_norm
 
 Q_GAIN = 1.5
 
 
 def norm(x: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), eps=eps)
+    return rms_norm(x, None, eps)
 
 
 def skip_count(layers: int) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tiebeam.errors import BadRequest
+from tiebeam.nn.loss_buffers import LossBuffers
 
 Reduction = Literal["mean", "sum", "none"]
 SoftcapKind = Literal["tanh", "sigmoid"]
@@ -38,6 +39,7 @@ class LossOptions(TypedDict, total=False):
     class_weights: Tensor | None
     scale_by_probability: bool
     chunk: int | None
+    buffers: LossBuffers | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Shape:
     @property
     def capped(self) -> bool:
         return self.curve is not None
+
+    @property
+    def gain(self) -> float:
+        """du/dz without the curve's own derivative."""
+        return self.slope * self.amplitude if self.capped else 1.0
 
     def curve_(self, z: Tensor) -> Tensor:
         """curve(z), in place; z is already scaled by the slope."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tiebeam.nn.attention import Rotary, attend, rotate, split_heads
 from tiebeam.nn.gpt_config import GPTConfig
+from tiebeam.nn.rms_norm import rms_norm
 from tiebeam.nn.tied_embedding import TiedEmbedding
 
 _STD = 0.02
@@ -20,7 +21,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+        return rms_norm(x, self.weight.to(x.dtype), self.eps)
 
 
 class Attention(nn.Module):

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn.call_mode import eager_only, in_functorch
-from tiebeam.nn.chunked_loss import RowMetrics, default_chunk, no_autocast, product_dtype, row_blocks
+from tiebeam.nn.chunked_loss import default_chunk, no_autocast, product_dtype, row_blocks
 from tiebeam.nn.collectives import RankGroup
+from tiebeam.nn.logit_gradient import RowMetrics
 from tiebeam.nn.loss_options import (
     LossAndMetrics,
     Reduction,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiebeam.nn.chunked_loss import rows_in_cache
 from tiebeam.nn.collectives import RankGroup
+from tiebeam.nn.logit_gradient import rows_in_cache
 from tiebeam.nn.loss_options import Reduction, Shape
 
 
