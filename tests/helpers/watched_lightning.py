@@ -13,6 +13,7 @@ from helpers.breaking_ties import resize_anew, rows, tied_model, untie
 
 def lightning_run(broken: str, where: Path) -> dict[str, float]:
     import lightning
+    from lightning.pytorch.loggers import CSVLogger
     from lightning.pytorch.plugins.io import TorchCheckpointIO
 
     from tiebeam.integrations.lightning import TiebeamCallback
@@ -51,7 +52,7 @@ def lightning_run(broken: str, where: Path) -> dict[str, float]:
             if broken == "resume" and trainer.ckpt_path is not None:
                 untie(pl_module)
 
-    class Numbers(lightning.pytorch.loggers.CSVLogger):
+    class Numbers(CSVLogger):  # the second of two: both get every number
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
             seen.update(metrics)
 
@@ -62,8 +63,8 @@ def lightning_run(broken: str, where: Path) -> dict[str, float]:
     def fit(steps: int, resume: str | None = None) -> str:
         trainer = lightning.Trainer(
             accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto", max_steps=steps,
-            log_every_n_steps=1, logger=Numbers(where), callbacks=[saves, Break(), TiebeamCallback()],
-            plugins=[OtherValues()], enable_progress_bar=False, enable_model_summary=False,
+            log_every_n_steps=1, logger=[CSVLogger(where), Numbers(where)], plugins=[OtherValues()],
+            callbacks=[saves, Break(), TiebeamCallback()], enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(Model(), torch.utils.data.DataLoader(rows(24), batch_size=2), ckpt_path=resume)
         return saves.best_model_path

@@ -1,4 +1,4 @@
-"""DeepSpeed's own ZeRO-3 on two CPU ranks, under Accelerate and the Trainer: partitions are read, broken ties are named.
+"""DeepSpeed's own ZeRO-3 on two CPU ranks, under Accelerate and the Trainer: broken ties are named.
 
 DeepSpeed runs in its own environment. None of its operators is compiled: gloo carries the collectives, and the
 optimizer is torch's.

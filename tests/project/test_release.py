@@ -1,4 +1,4 @@
-""".ci/check_release.py: a release goes out only if version, changelog, citation, tag and the repository's address agree."""
+""".ci/check_release.py: a release goes out only if version, changelog, citation, tag and address agree."""
 
 import importlib.util
 import re

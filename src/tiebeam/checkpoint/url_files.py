@@ -120,10 +120,8 @@ def _explaining(url: str) -> Iterator[None]:
     except FileNotFoundError:
         raise UnreadableInput(f"{url} does not exist") from None
     except Exception as error:
-        if isinstance(error, PermissionError) or getattr(error, "code", None) in (
-            401,
-            403,
-        ):  # gcsfs has a class of its own
+        refused = getattr(error, "code", None) in (401, 403)  # gcsfs has its own class for this
+        if refused or isinstance(error, PermissionError):
             raise UnreadableInput(f"{url} may not be read: {_reason(error)}; check the credentials") from None
         hint = ""
         if "credentials" in str(error).lower():

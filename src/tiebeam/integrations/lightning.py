@@ -67,21 +67,20 @@ class _TiebeamCallback:
             return
         self._step = trainer.global_step
         self.checks.step(_wrapped(trainer), self._step)
-        if self._step % max(1, trainer.log_every_n_steps) == 0:
+        if trainer.loggers and self._step % max(1, trainer.log_every_n_steps) == 0:
+            found = self.checks.metrics(_wrapped(trainer))
             # Not pl_module.log: at this point of the loop it accepts only what every batch logs.
             for logger in trainer.loggers:
-                logger.log_metrics(self.checks.metrics(_wrapped(trainer)), step=self._step)
+                logger.log_metrics(found, step=self._step)
 
-    def _save(
-        self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, filepath: Any, *more: Any, **kw: Any
-    ) -> Any:
+    def _save(self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, path: Any, *more: Any, **kw: Any) -> Any:
         """What is written must hold the model's pair: the state dict before, and the file after."""
         self.checks.before_save(_wrapped(trainer), trainer.global_step)
         state = checkpoint.get("state_dict", {})
         self.checks.saving(_wrapped(trainer), pl_module, state)
-        done = own(checkpoint, filepath, *more, **kw)
-        if trainer.is_global_zero and state and not Path(filepath).is_dir() and not _writes_later(trainer):
-            self.checks.written(_wrapped(trainer), pl_module, filepath)
+        done = own(checkpoint, path, *more, **kw)
+        if trainer.is_global_zero and state and not Path(path).is_dir() and not _writes_later(trainer):
+            self.checks.written(_wrapped(trainer), pl_module, path)
         return done
 
 

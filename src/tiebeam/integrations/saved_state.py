@@ -1,7 +1,7 @@
 """Compare a live pair with a saved state dict: before it is written, and in the file.
 
-The state dict belongs to a module that may hold the language model under any name (a LightningModule), so parameters are
-matched by the names that this module gives them. A few rows are compared, as everywhere (doctor/row_samples.py).
+The state dict belongs to a module that may hold the language model under any name (a LightningModule), so parameters
+are matched by the names that this module gives them. A few rows are compared, as everywhere (doctor/row_samples.py).
 """
 
 from __future__ import annotations
