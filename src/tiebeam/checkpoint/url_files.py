@@ -120,8 +120,7 @@ def _explaining(url: str) -> Iterator[None]:
     except FileNotFoundError:
         raise UnreadableInput(f"{url} does not exist") from None
     except Exception as error:
-        refused = getattr(error, "code", None) in (401, 403)  # gcsfs has its own class for this
-        if refused or isinstance(error, PermissionError):
+        if _is_refusal(error):
             raise UnreadableInput(f"{url} may not be read: {_reason(error)}; check the credentials") from None
         hint = ""
         if "credentials" in str(error).lower():
@@ -129,6 +128,12 @@ def _explaining(url: str) -> Iterator[None]:
             anonymous = _ANONYMOUS.get(protocol, f"FSSPEC_{protocol.upper()}_ANON=true")
             hint = f"; set them, or {anonymous} if the bucket is public"
         raise UnreadableInput(f"{url} cannot be read: {_reason(error)}{hint}") from None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server knows the caller and says no. gcsfs raises OSError("Forbidden: ..."), or its own class."""
+    said_so = isinstance(error, PermissionError) or str(error).startswith("Forbidden")
+    return said_so or getattr(error, "code", None) in (401, 403, "401", "403")
 
 
 def _reason(error: Exception) -> str:

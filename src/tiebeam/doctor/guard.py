@@ -210,9 +210,9 @@ def _saved_difference(E: nn.Parameter, W: nn.Parameter | None, path: str | os.Pa
     checkpoint = open_checkpoint(path)
     report = inspect(checkpoint)
     tied = _one_matrix(E, W)
-    fitting = (Tie.SHARED, Tie.SWAPPED) if tied else (Tie.UNTIED, Tie.TWIN)
+    fitting = {Tie.SHARED, Tie.SWAPPED} if tied else {Tie.UNTIED, Tie.TWIN}
     if tied and checkpoint.config is None:  # a training state, which may have a copy per name
-        fitting = (*fitting, Tie.TWIN)
+        fitting.add(Tie.TWIN)
     if report.tie not in fitting:
         live = "one matrix" if tied else "two matrices"
         codes = [f.code for f in diagnosis_of(checkpoint, report).findings if f.severity is not Severity.NOTE]
