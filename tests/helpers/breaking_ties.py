@@ -35,7 +35,18 @@ def inner(model: Any) -> Any:
 def untie(model: Any) -> None:
     """A parameter of its own for the head, as load_state_dict(assign=True) gives it."""
     head = inner(model).get_output_embeddings()
-    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    head.weight = torch.nn.Parameter(_whole(head.weight))
+
+
+def _whole(parameter: Any) -> torch.Tensor:
+    """A copy of the whole matrix, also of one that FSDP2 or ZeRO-3 has sharded."""
+    if hasattr(parameter, "ds_shape"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+    whole = parameter.detach()
+    return whole.full_tensor().clone() if hasattr(whole, "full_tensor") else whole.clone()
 
 
 def resize_anew(model: Any) -> None:
