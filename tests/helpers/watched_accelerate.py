@@ -42,6 +42,7 @@ def accelerate_run(broken: str, where: Path, sharded: str = "") -> dict[str, flo
     saved = str(where / "state")
     accelerator.save_state(saved)
     if broken != "save":
+        accelerator.wait_for_everyone()
         accelerator.load_state(saved)
     if broken == "sync":
         rollout = build("llama", tie_word_embeddings=False)

@@ -73,14 +73,16 @@ class _TiebeamCallback:
             for logger in trainer.loggers:
                 logger.log_metrics(found, step=self._step)
 
-    def _save(self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, path: Any, *more: Any, **kw: Any) -> Any:
+    def _save(
+        self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, filepath: Any, *more: Any, **options: Any
+    ) -> Any:
         """What is written must hold the model's pair: the state dict before, and the file after."""
         self.checks.before_save(_wrapped(trainer), trainer.global_step)
         state = checkpoint.get("state_dict", {})
         self.checks.saving(_wrapped(trainer), pl_module, state)
-        done = own(checkpoint, path, *more, **kw)
-        if trainer.is_global_zero and state and not Path(path).is_dir() and not _writes_later(trainer):
-            self.checks.written(_wrapped(trainer), pl_module, path)
+        done = own(checkpoint, filepath, *more, **options)
+        if trainer.is_global_zero and state and not Path(filepath).is_dir() and not _writes_later(trainer):
+            self.checks.written(_wrapped(trainer), pl_module, filepath)
         return done
 
 
