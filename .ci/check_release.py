@@ -1,4 +1,4 @@
-"""Check that a release is consistent: version, changelog, citation and tag agree.
+"""Check that a release is consistent: version, changelog, citation and tag agree, and the repository has its address.
 
 python .ci/check_release.py v0.2.0
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import repository
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +32,7 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     if not released or not re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", released[0]):
         first = f"{released[0]!r}" if released else "missing"
         found.append(f"the first release in CHANGELOG.md is {first}; it should be '{version} (YYYY-MM-DD)'")
-    return found
+    return found + repository.problems(root)
 
 
 def _match(path: Path, pattern: str) -> str:

@@ -62,14 +62,12 @@ def test_inspect_and_doctor(tmp_path: Path) -> None:
     assert "dataframe" in html
 
 
-@pytest.mark.exhaustive
 def test_new_tokens(tmp_path: Path) -> None:
     html = shown(execute(DOCS / "notebooks" / "new-tokens.ipynb", tmp_path), "text/html")
     assert "<caption>extend: extended" in html
     assert "<caption>merge: merged" in html
 
 
-@pytest.mark.exhaustive
 def test_tied_or_untied(tmp_path: Path) -> None:
     html = shown(execute(DOCS / "notebooks" / "tied-or-untied.ipynb", tmp_path), "text/html")
     assert "<caption>comparison</caption>" in html

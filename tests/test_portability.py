@@ -6,12 +6,14 @@ Whole test files run in a subprocess with tests/helpers/hidden_posix.py. docs/re
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tiebeam
 from helpers.building import llama_config, table, write_model
+from helpers.exfat_disk import exfat_disk
 from helpers.windows_locks import MSVCRT
 from tiebeam._fs import check_target, lock, staging, targets, write_text
 from tiebeam.checkpoint import files
@@ -154,6 +156,34 @@ def test_target_inside_the_source_under_another_spelling_is_refused(
         check_target(tmp_path / "model", tmp_path / "MODEL", force=False)
     with pytest.raises(BadRequest, match="name a target that does not contain it"):
         check_target(tmp_path / "MODEL" / "sub", tmp_path / "model", force=False)
+
+
+@pytest.fixture
+def exfat(tmp_path: Path) -> Iterator[Path]:
+    with exfat_disk(tmp_path / "exfat") as disk:
+        yield disk
+
+
+def test_other_spellings_of_source_and_target_on_a_disk_that_ignores_case(exfat: Path) -> None:
+    source = write_model(exfat / "deep" / "m", {EMBED: table(0)}, llama_config(tie_word_embeddings=True))
+    for target, refused in (
+        ("deep/M", "is the source itself"),
+        ("deep/M/out", "is inside the source"),
+        ("DEEP/m/out", "is inside the source"),
+        ("Deep", "name a target that does not contain it"),
+    ):
+        for force in (False, True):
+            with pytest.raises(BadRequest, match=refused):
+                tiebeam.untie(source, exfat / target, force=force)
+    tiebeam.untie(exfat / "DEEP" / "M", exfat / "Out")
+    with pytest.raises(BadRequest, match="exists; choose another name"):
+        tiebeam.untie(source, exfat / "OUT")
+    tiebeam.untie(source, exfat / "OUT", force=True)
+    assert tiebeam.inspect(exfat / "out").tie == "twin"
+    tiebeam.tie(exfat / "oUT", exfat / "back")
+    assert tiebeam.inspect(exfat / "BACK").tie == "shared"
+    assert sorted(path.name.lower() for path in exfat.iterdir()) == ["back", "deep", "out"]
+    assert tiebeam.inspect(source).tie == "shared"
 
 
 def test_empty_target_directory_is_replaced_where_rename_refuses_it(

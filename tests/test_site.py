@@ -47,6 +47,16 @@ def test_examples_of_docstrings_are_code(site: Path) -> None:
     assert "<blockquote>" not in page
 
 
+def test_notebooks_have_pages_and_can_be_downloaded(site: Path) -> None:
+    front = (site / "index.html").read_text()
+    for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        assert f'href="notebooks/{path.stem}/"' in front
+        page = (site / "notebooks" / path.stem / "index.html").read_text()
+        assert f'href="../{path.name}"' in page
+        assert (site / "notebooks" / path.name).read_bytes() == path.read_bytes()
+        assert page.count("<code>") >= 4
+
+
 def test_the_lesson_is_on_the_front_page(site: Path) -> None:
     assert '<iframe src="demo/index.html"' in (site / "index.html").read_text()
     assert (site / "demo" / "index.html").is_file()

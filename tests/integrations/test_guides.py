@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.breaking_ties import rows
 from helpers.tiny_models import build
-from helpers.watched_runs import rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 

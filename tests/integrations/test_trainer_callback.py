@@ -170,6 +170,15 @@ def test_a_model_inside_peft_is_checked_and_its_adapter_is_saved(tmp_path: Path)
 
 
 @pytest.mark.exhaustive
+def test_a_compiled_model_is_checked_inside_its_wrapper(tmp_path: Path) -> None:
+    compiled: dict[str, Any] = {"torch_compile": True, "torch_compile_backend": "eager"}
+    trainer(tmp_path, [TiebeamCallback()], save_strategy="steps", save_steps=2, **compiled).train()
+    assert tiebeam.inspect(tmp_path / "checkpoint-4").tied
+    with pytest.raises(TieBroken, match=r"^TB501: .*step 2"):
+        trainer(tmp_path, [UntieAt(2), TiebeamCallback()], **compiled).train()
+
+
+@pytest.mark.exhaustive
 def test_trl_s_trainer_is_watched_too(tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerFast

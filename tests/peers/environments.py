@@ -1,5 +1,5 @@
-"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, S3, the oldest
-versions that pyproject.toml allows, llama.cpp's source.
+"""The environments of the peers: transformers 4 with llama.cpp's runtime, mlx-lm, quantisers, S3, Google Cloud Storage,
+DeepSpeed, the oldest versions that pyproject.toml allows, llama.cpp's source.
 
     python tests/peers/environments.py                         build what is missing (several GB, minutes)
     python tests/peers/environments.py transformers4 mlx_lm    only these; llama_cpp is the source tree
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
-NAMES = ("transformers4", "mlx_lm", "quantizers", "oldest", "s3")
+NAMES = ("transformers4", "mlx_lm", "quantizers", "oldest", "s3", "gcs", "deepspeed")
 _BUILT = ".built"
 LLAMA_CPP = "xllamacpp==2026.10.11549"  # its sdist carries the llama.cpp that its wheel was built from
 

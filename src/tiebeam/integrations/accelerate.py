@@ -8,6 +8,7 @@ calls: `prepare` (the tie and the values survive wrapping), the optimizer's step
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +63,7 @@ class WatchedRun:
         optimizers = [item for item in together if isinstance(item, torch.optim.Optimizer)]
         self.checks.begin(self.model, optimizers)
         for optimizer in optimizers:
-            inner: Any = optimizer
-            while hasattr(inner, "optimizer"):
-                inner = inner.optimizer
-            inner.register_step_post_hook(self._stepped)
+            _after_each_step(optimizer, self._stepped)
         self.checks.measure_next(self.model)
         return prepared
 
@@ -91,6 +89,24 @@ class WatchedRun:
         if self.accelerator.is_main_process:
             self.checks.after_save(model, Path(save_directory))
         return done
+
+
+def _after_each_step(optimizer: Any, function: Callable[..., None]) -> None:
+    """Call `function` after every step of the optimizer that Accelerate has wrapped."""
+    inner = optimizer
+    while hasattr(inner, "optimizer") and not type(inner).__name__.startswith("DeepSpeedZero"):
+        inner = inner.optimizer
+    if hasattr(inner, "register_step_post_hook"):
+        inner.register_step_post_hook(function)
+        return
+    own = inner.step  # DeepSpeed's: the optimizer inside steps once per group of parameters
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        done = own(*arguments, **options)
+        function()
+        return done
+
+    inner.step = step
 
 
 def watch(accelerator: Any, model: nn.Module, every: int = 1, **options: Any) -> WatchedRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 from typing import Any
 
 from tiebeam.errors import BadRequest
@@ -23,7 +24,7 @@ def _callback_class() -> type[Any]:
 
 
 class _TiebeamCallback:
-    """Check the tie before the fit, before the first step, every `every` steps, and before each checkpoint.
+    """Check the tie before the fit, before the first step, every `every` steps, before and after each checkpoint.
 
         from tiebeam.integrations.lightning import TiebeamCallback
 
@@ -46,7 +47,7 @@ class _TiebeamCallback:
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             self.checks.load(pl_module)
-            # Lightning has no event with what is written in the end: the module's own hook may still change it.
+            # Lightning has no event after a save, nor one with what is written: the module's own hook may change it.
             strategy = trainer.strategy
             strategy.save_checkpoint = functools.partial(self._save, trainer, pl_module, strategy.save_checkpoint)
 
@@ -66,21 +67,34 @@ class _TiebeamCallback:
             return
         self._step = trainer.global_step
         self.checks.step(_wrapped(trainer), self._step)
-        if self._step % max(1, trainer.log_every_n_steps) == 0:
+        if trainer.loggers and self._step % max(1, trainer.log_every_n_steps) == 0:
+            found = self.checks.metrics(_wrapped(trainer))
             # Not pl_module.log: at this point of the loop it accepts only what every batch logs.
             for logger in trainer.loggers:
-                logger.log_metrics(self.checks.metrics(_wrapped(trainer)), step=self._step)
+                logger.log_metrics(found, step=self._step)
 
-    def _save(self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, *more: Any, **options: Any) -> Any:
-        """The state dict that is written must hold the model's pair."""
+    def _save(
+        self, trainer: Any, pl_module: Any, own: Any, checkpoint: Any, filepath: Any, *more: Any, **options: Any
+    ) -> Any:
+        """What is written must hold the model's pair: the state dict before, and the file after."""
         self.checks.before_save(_wrapped(trainer), trainer.global_step)
-        self.checks.saving(_wrapped(trainer), pl_module, checkpoint.get("state_dict", {}))
-        return own(checkpoint, *more, **options)
+        state = checkpoint.get("state_dict", {})
+        self.checks.saving(_wrapped(trainer), pl_module, state)
+        done = own(checkpoint, filepath, *more, **options)
+        if trainer.is_global_zero and state and not Path(filepath).is_dir() and not _writes_later(trainer):
+            self.checks.written(_wrapped(trainer), pl_module, filepath)
+        return done
 
 
 def _wrapped(trainer: Any) -> Any:
     """The module as the strategy runs it (in DDP or FSDP)."""
     return trainer.strategy.model
+
+
+def _writes_later(trainer: Any) -> bool:
+    """Whether the file is written by a thread, after the save has returned."""
+    plugin = trainer.strategy.checkpoint_io
+    return any("Async" in kind.__name__ for kind in type(plugin).__mro__)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,14 +8,17 @@ changed since the last look, "resume" if a checkpoint was loaded, else "prepare"
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiebeam.checkpoint.distributed.detect import is_distributed_model
 from tiebeam.doctor.guard import Guard, difference_findings, guard, raise_errors, saved_findings
-from tiebeam.doctor.row_samples import is_partitioned, local_rows, row_change, sample_rows, whole_shape
-from tiebeam.errors import BadRequest
+from tiebeam.doctor.row_samples import is_partitioned, local_rows, whole_shape
+from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.integrations.head_gradient import HeadGradient
+from tiebeam.integrations.saved_state import file_difference, state_difference
 from tiebeam.surgery.module import find_parameters, unwrap
 
 if TYPE_CHECKING:
@@ -89,15 +92,34 @@ class TieChecks:
         self._look(model, self._named(model, f"step {number}, before the save"))
 
     def after_save(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
-        """The written checkpoint must be the model. An adapter's directory holds no model and is left alone."""
+        """The written checkpoint must be the model. An adapter's directory holds no model and is left alone.
+
+        Shards of FSDP and DeepSpeed are read too, as far as tiebeam can: else there is a warning.
+        """
         if _is_model(path):
             raise_errors(saved_findings(language_model(model), path, "save"))
+        elif _is_sharded(path):
+            try:
+                found = saved_findings(language_model(model), path, "save")
+            except UnreadableInput as error:
+                warnings.warn(f"the written checkpoint was not checked: {error}", stacklevel=2)
+                return
+            raise_errors(found)
 
     def saving(self, model: nn.Module, owner: nn.Module, state: Mapping[str, Any]) -> None:
         """A state dict of `owner` that will be written must hold the pair of `model`, under every name that it has."""
-        inner = language_model(model)
-        difference = _state_difference(self._of(model).parameters(), owner, state)
-        raise_errors(difference_findings(inner, difference, "save"))
+        difference = state_difference(self._of(model).parameters(), owner, state)
+        raise_errors(difference_findings(language_model(model), difference, "save"))
+
+    def written(self, model: nn.Module, owner: nn.Module, path: str | os.PathLike[str]) -> None:
+        """A file of `owner`'s state dict that was written must hold it too. One in a format of its own is left alone,
+        with a warning."""
+        try:
+            difference = file_difference(self._of(model).parameters(), owner, path)
+        except UnreadableInput as error:
+            warnings.warn(f"the written checkpoint was not checked: {error}", stacklevel=2)
+            return
+        raise_errors(difference_findings(language_model(model), difference, "save"))
 
     def synced(self, model: nn.Module, copy: nn.Module) -> None:
         """After a weight sync: the copy must have the model's embedding and head."""
@@ -160,24 +182,6 @@ def _shapes(model: nn.Module, names: dict[str, str | None]) -> list[tuple[int, .
     return [whole_shape(slot.parameter) for slot in find_parameters(language_model(model), **names) if slot is not None]
 
 
-def _state_difference(pair: Iterable[nn.Parameter | None], owner: nn.Module, state: Mapping[str, Any]) -> str:
-    """How the state dict differs from the pair; empty if it does not, or if this rank writes none."""
-    named = list(unwrap(owner).named_parameters(remove_duplicate=False))
-    for parameter in {id(p): p for p in pair if p is not None}.values():
-        names = [name for name, other in named if other is parameter]
-        if state and names and not any(name in state for name in names):
-            return f"{names[0]} is not in the state dict"
-        sample = sample_rows(parameter)
-        for name in (name for name in names if name in state):
-            if whole_shape(state[name]) != whole_shape(parameter):
-                shapes = list(state[name].shape), list(whole_shape(parameter))
-                return f"{name} is {shapes[0]} in the state dict, {shapes[1]} in the model"
-            change = None if sample is None else row_change(sample, state[name])
-            if change is not None and change.changed:
-                return f"{name} in the state dict does not hold the model's values"
-    return ""
-
-
 def _row_figures(parameter: Any, model: Any) -> tuple[float, int]:
     """The median row norm and the number of untrained rows; of shards the mean of the medians, and the sum."""
     import torch
@@ -195,6 +199,15 @@ def _row_figures(parameter: Any, model: Any) -> tuple[float, int]:
     dist.all_reduce(sums)
     rows, norms, untrained = sums.tolist()
     return norms / max(1.0, rows), int(untrained)
+
+
+def _is_sharded(path: str | os.PathLike[str]) -> bool:
+    """Whether several ranks wrote the model here, and one of them saw the end of it."""
+    where = Path(path)
+    if not where.is_dir() or (where / "adapter_config.json").exists():
+        return False
+    folders = [folder for folder in where.iterdir() if folder.is_dir()]
+    return any(is_distributed_model(folder.name, [entry.name for entry in folder.iterdir()]) for folder in folders)
 
 
 def _is_model(path: str | os.PathLike[str]) -> bool:

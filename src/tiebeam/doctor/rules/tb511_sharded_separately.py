@@ -12,11 +12,11 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
 def check(module: ExaminedModule) -> Iterator[Evidence]:
     if not module.one_parameter and module.tied and not module.one_storage and module.both_sharded:
-        yield Evidence(f"embedding and head are sharded, each in its own group{module.after}")
+        yield Evidence(f"embedding and head are two sharded parameters{module.after}")
 
 
 def steps(at: Names) -> tuple[Step, ...]:
-    return (Step("Shard both as one group: fully_shard([model.embed_tokens, model.lm_head])"),)
+    return (Step("Tie before sharding, and shard both as one group: fully_shard([model.embed_tokens, model.lm_head])"),)
 
 
 def example(directory: Path) -> LiveExample:
@@ -35,10 +35,12 @@ def example(directory: Path) -> LiveExample:
 
 RULE = Rule(
     code="TB511",
-    severity=Severity.WARNING,
-    title="the embedding and the head are sharded in different groups",
-    symptoms="RuntimeError about a parameter that is shared with one already managed.",
-    cause="FSDP2 manages a parameter in one group. A tied pair in two groups loses its tie, or fails in torch 2.13.",
+    severity=Severity.ERROR,
+    title="the tie is broken: embedding and head are sharded as two parameters",
+    symptoms="RuntimeError about a parameter that is shared with one already managed; or the two diverge in training "
+    "while the checkpoint keeps only one.",
+    cause="FSDP2 manages a parameter in one group. A tied pair in two groups loses its tie, or fails in torch 2.13. "
+    "A pair that was untied before it was sharded ends in the same way.",
     detection="The model should be tied, and embedding and head are two DTensor parameters.",
     check=check,
     steps=steps,

@@ -1,7 +1,7 @@
-"""A model in a bucket, read through s3fs from moto's S3 server: the same report, and headers only.
+"""A model in a bucket: the same report as of the local one, and headers only.
 
-s3fs and moto hold botocore and with it older packages than ours, so they have their own environment (s3), as
-`pip install 'tiebeam[s3]'` would make it.
+Read through s3fs from moto's S3 server, and through gcsfs from a local server with Google's JSON API. Each has its own
+environment (s3, gcs), as `pip install 'tiebeam[s3]'` would make it: s3fs and moto hold older packages than ours.
 """
 
 import json
@@ -20,19 +20,24 @@ ROOT = Path(__file__).parents[2]
 ROWS, WIDTH = 4096, 1024
 
 
+@pytest.fixture(scope="module", params=["s3", "gcs"])
+def store(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory):
-    interpreter = python("s3")
+def observed(store, tmp_path_factory):
+    interpreter = python(store)
     if interpreter is None:
-        pytest.skip("build the peers first: python tests/peers/environments.py s3")
-    where = tmp_path_factory.mktemp("s3") / "big"
+        pytest.skip(f"build the peers first: python tests/peers/environments.py {store}")
+    where = tmp_path_factory.mktemp(store) / "big"
     shards = [
         {"model.embed_tokens.weight": np.zeros((ROWS, WIDTH), np.float32)},
         {f"model.layers.{i}.mlp.up_proj.weight": np.zeros((ROWS, WIDTH), np.float32) for i in range(3)},
     ]
     config = {**llama_config(tie_word_embeddings=True), "vocab_size": ROWS, "hidden_size": WIDTH}
     write_sharded(where, shards, config)
-    script = Path(__file__).parent / "observe_s3.py"
+    script = Path(__file__).parent / f"observe_{store}.py"
     environment = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "HOME": str(where.parent), "NO_PROXY": "*",
         "TIEBEAM_TRACEBACK": "1",
@@ -60,10 +65,11 @@ def test_rows_are_read_by_range(observed):
     assert 2 * WIDTH * 4 <= observed["sent_for_rows"] < 2 * WIDTH * 4 + 10_000
 
 
-def test_errors_are_one_sentence_with_the_way_out(observed):
-    assert observed["missing"] == "s3://models/nothing does not exist"
-    assert "credentials" in observed["forbidden"]
-    assert "FSSPEC_S3_ANON=true" in observed["without_credentials"]
+def test_errors_are_one_sentence_with_the_way_out(observed, store):
+    assert observed["missing"] == f"{'gs' if store == 'gcs' else store}://models/nothing does not exist"
+    assert observed["forbidden"].endswith("; check the credentials")
+    if store == "s3":
+        assert "FSSPEC_S3_ANON=true" in observed["without_credentials"]
 
 
 def test_the_printed_download_command_runs(observed):

@@ -1,0 +1,29 @@
+"""DeepSpeed's own ZeRO-3 on two CPU ranks, under Accelerate and the Trainer: broken ties are named.
+
+DeepSpeed runs in its own environment. None of its operators is compiled: gloo carries the collectives, and the
+optimizer is torch's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.two_ranks import EVERY_STAGE, assert_named, watched
+from peers.environments import python
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> str:
+    found = python("deepspeed")
+    if found is None:
+        pytest.skip("build the peers first: python tests/peers/environments.py deepspeed")
+    return str(found)
+
+
+@pytest.mark.parametrize("library", ["accelerate_zero3", "trainer_zero3"])
+def test_a_tie_broken_under_zero_3_is_named_with_its_stage(interpreter: str, library: str, tmp_path: Path) -> None:
+    assert_named(watched(library, EVERY_STAGE, tmp_path, interpreter))
