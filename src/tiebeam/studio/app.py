@@ -22,7 +22,7 @@ from tiebeam._version import __version__
 from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.studio import pages
-from tiebeam.studio.answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
+from tiebeam.studio.http_answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
 from tiebeam.studio.jobs import Progress, job_events
 from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from tiebeam.errors import TiebeamError
-from tiebeam.studio.answers import event
+from tiebeam.studio.http_answers import event
 
 Progress = Callable[[str, int, int], None]
 Work = Callable[[Progress], Any]
