@@ -1,6 +1,6 @@
 // Rows of a model: search a token, see its norms and neighbours at both ends; list the rows that look untrained.
 import { get } from "../lib/api.js";
-import { hbars } from "../lib/charts.js";
+import { hbars } from "../lib/bars.js";
 import { freshId, h, scroller } from "../lib/dom.js";
 import { jobButton } from "../lib/job.js";
 import { grouped, signed } from "../lib/numbers.js";

@@ -1,5 +1,5 @@
 // The top of a model's page: name and verdict, the four vocabulary numbers, findings with commands, the budget.
-import { shareBars } from "../lib/charts.js";
+import { shareBars } from "../lib/bars.js";
 import { command } from "../lib/command.js";
 import { h, prose, scroller, swatch } from "../lib/dom.js";
 import { grouped, human, humanBytes, percent } from "../lib/numbers.js";

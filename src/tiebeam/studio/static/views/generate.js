@@ -1,7 +1,7 @@
 // Generate view: streamed text; for each token its probability, what every layer added to its logit, and the factors.
 import { get, job, postStream } from "../lib/api.js";
 import { freshId, h, scroller } from "../lib/dom.js";
-import { hbars } from "../lib/charts.js";
+import { hbars } from "../lib/bars.js";
 import { visible } from "../lib/visible.js";
 import { humanBytes, percent, signed } from "../lib/numbers.js";
 
@@ -95,7 +95,7 @@ export async function show(main) {
       h("h3", null, "Probability of the next token"),
       hbars(token.top.map((one) => ({ name: shown(one), value: one.probability, label: percent(one.probability), on: one.chosen })), { low: 0, high: 1 }),
       h("h3", null, "What made this logit"),
-      h("p", { class: "note" }, `The logit of ${shown(chosen)} is ${signed(chosen.logit)}. The residual stream is a sum, so the logit is one too: the direct path from the embedding, and what each layer added.`),
+      h("p", { class: "note" }, "The logit of ", h("code", null, shown(chosen)), ` is ${signed(chosen.logit)}. The residual stream is a sum, so the logit is one too: the direct path from the embedding, and what each layer added.`),
       hbars(layerBars(token.layers)),
       h("details", null, h("summary", null, "Norms and cosines"), h("p", { class: "note" }, "A logit is a dot product: norm of the hidden state × norm of the token’s row of the LM head × cosine between them."),
         scroller("Factors of the logits", h("table", { class: "data" },
