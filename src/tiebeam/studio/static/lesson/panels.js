@@ -1,13 +1,11 @@
 // Panels of the lesson that are no figures: tables, lists, what known models do.
 import { hbars, shareBars } from "../lib/bars.js";
 import { modelTable, scatter } from "../lib/scatter.js";
-import { h, media, prose, scroller, swatch, tieWord } from "../lib/dom.js";
+import { h, media, prose, swatch, tieWord } from "../lib/dom.js";
 import { grouped, human, percent } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 
-const cells = (tag, texts) => texts.map((text) => h(tag, tag === "th" ? { scope: "col" } : null, prose(text)));
-const table = (label, columns, rows) => h("section", { class: "panel play" }, scroller(label, h("table", { class: "data words stacking" },
-  h("thead", null, h("tr", null, cells("th", columns))),
-  h("tbody", null, rows.map((row) => h("tr", null, row.map((text, i) => h(i ? "td" : "th", i ? { "data-column": columns[i] } : { scope: "row" }, prose(text)))))))));
+const table = (label, columns, rows) => h("section", { class: "panel play" }, dataTable(label, columns, rows.map((row) => row.map(prose)), { words: true }));
 
 // What a row must hold at the input, and at the output.
 export const purposes = () => h("div", null,

@@ -1,6 +1,7 @@
 // Known models by size and by the share of the LM head: values by pointer and by keyboard, and all of them as a table.
-import { h, s, scroller, tieWord } from "./dom.js";
+import { h, s, tieWord } from "./dom.js";
 import { grouped, human, percent } from "./numbers.js";
+import { dataTable } from "./table.js";
 
 const diamond = (x, y, r) => `M${x} ${y - r}L${x + r} ${y}L${x} ${y + r}L${x - r} ${y}Z`;
 
@@ -71,7 +72,5 @@ export function scatter(models, { yours = null, pick = null, narrow = false } = 
 export function modelTable(models) {
   const rows = models.filter((model) => model.head_share !== null).sort((a, b) => b.head_share - a.head_share);
   return h("details", null, h("summary", null, `All ${rows.length} models as a table`),
-    scroller("Known models", h("table", { class: "data" },
-      h("thead", null, h("tr", null, ["model", "tie", "share", "one matrix", "total"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, rows.map((model) => h("tr", null, h("th", { scope: "row" }, model.name), h("td", null, tieWord(model.tied)), h("td", null, percent(model.head_share)), h("td", null, human(model.matrix)), h("td", null, human(model.total))))))));
+    dataTable("Known models", ["model", "tie", "share", "one matrix", "total"], rows.map((model) => [model.name, tieWord(model.tied), percent(model.head_share), human(model.matrix), human(model.total)])));
 }

@@ -1,8 +1,9 @@
 // What-if: sliders for rows and bits show the size at once; a click measures the cost on the reader's text.
 import { command } from "../lib/command.js";
-import { freshId, h, scroller } from "../lib/dom.js";
+import { freshId, h } from "../lib/dom.js";
 import { jobButton } from "../lib/job.js";
 import { grouped, humanBytes, percent, signed } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 
 const BITS = [16, 8, 6, 5, 4, 3]; // after those of the model as it is
 
@@ -55,9 +56,8 @@ function trimmed({ rows, ladder, commands }) {
 function quantized({ costs, commands }) {
   const rows = costs.costs.filter((cost) => cost.which === "both");
   return [
-    scroller("Precisions", h("table", { class: "data" },
-      h("thead", null, h("tr", null, ["both", "rounding", "size", "nats", "± 95%", "KL", "same next token"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, rows.map((cost) => h("tr", null, h("th", { scope: "row" }, cost.head.precision), h("td", null, cost.rounding), h("td", null, humanBytes(cost.bytes)), h("td", null, signed(cost.nats.change, 4)), h("td", null, (cost.nats.high - cost.nats.change).toFixed(4)), h("td", null, cost.kl.toFixed(4)), h("td", null, percent(cost.same_next_token))))))),
+    dataTable("Precisions", ["both", "rounding", "size", "nats", "± 95%", "KL", "same next token"],
+      rows.map((cost) => [cost.head.precision, cost.rounding, humanBytes(cost.bytes), signed(cost.nats.change, 4), (cost.nats.high - cost.nats.change).toFixed(4), cost.kl.toFixed(4), percent(cost.same_next_token)])),
     ...costs.notes.map((note) => h("p", { class: "note" }, note)),
     commands.length ? "" : h("p", { class: "note" }, `Nothing that GGUF can store costs less than ${costs.tolerance} nats per token.`),
     ...commands.map(command),
