@@ -33,7 +33,7 @@ export async function show(main) {
   main.replaceChildren(h("h1", null, "Generate"),
     h("div", { class: "side-by-side play" },
       h("form", { class: "panel stack", "aria-label": "Settings", onsubmit: (event) => { event.preventDefault(); run(); } },
-        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed), h("div", { class: "row" }, go, halt), held),
+        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed, "used above temperature 0"), h("div", { class: "row" }, go, halt), held),
       h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), output, status),
         h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Logits of the token"), behind))));
 

@@ -13,7 +13,8 @@ const TWEEN = 700; // milliseconds
 const WIDE = { width: 960, cell: 26, ends: [170, 640], middle: 405, bar: 130, layers: [120, 46], font: 14 };
 const NARROW = { width: 400, cell: 17, ends: [46, 226], middle: 136, bar: 64, layers: [84, 36], font: 13 };
 
-const shade = (seed) => (i, j) => 0.22 + 0.7 * Math.abs(Math.sin(seed + 12.9898 * i + 78.233 * j));
+const shades = (seed) => WORDS.flatMap((_, i) => Array.from({ length: COLUMNS }, (__, j) => 0.22 + 0.7 * Math.abs(Math.sin(seed + 12.9898 * i + 78.233 * j))));
+const [EMBEDDING, HEAD] = [shades(1), shades(4)];
 const between = (a, b, t) => a + (b - a) * t;
 
 function matrix(name, { cell, font }) {
@@ -27,6 +28,7 @@ function drawing(size) {
   const [tall, wide] = [WORDS.length * cell, COLUMNS * cell];
   const [top, floor] = [font + 16, font + 16 + tall];
   const [E, W] = [matrix("tied", size), matrix("untied", size)];
+  E.cells.forEach((cell, k) => cell.setAttribute("fill-opacity", EMBEDDING[k].toFixed(3)));
   const title = (text, more = "") => s("text", { class: `hero-label ${more}`, y: font, "text-anchor": "middle", style: { "font-size": `${font}px` } }, text);
   const [embedding, head, one] = [title("embedding"), title("LM head"), title("one matrix, both uses", "hero-one")];
   const bars = NEXT.map((p, i) => s("rect", { class: "hero-bar", y: i * cell + cell * 0.22, height: cell * 0.45, width: 2 + (bar * p) / Math.max(...NEXT), rx: 2 }));
@@ -35,7 +37,7 @@ function drawing(size) {
   const logits = s("g", null, bars, width > 500 ? share : null);
   const picked = s("rect", { class: "hero-row", x: -2, y: ROW * cell - 2, width: wide + 1, height: cell + 1, rx: 5 });
   const row = s("g", null, picked);
-  const box = { x: width / 2 - (width / 2 - middle - wide / 2) - layers[0] / 2, y: floor + 56 };
+  const box = { x: middle + wide / 2 - layers[0] / 2, y: floor + 56 };
   const stack = [2, 1, 0].map((n) => s("rect", { class: "hero-layer", x: box.x + 5 * n, y: box.y - 5 * n, width: layers[0], height: layers[1], rx: 7 }));
   const caption = s("text", { class: "hero-label", x: box.x + layers[0] / 2, y: box.y + layers[1] / 2 + 5, "text-anchor": "middle", style: { "font-size": `${font}px` } }, "layers");
   const [down, up] = ["down", "up"].map((name) => s("path", { class: `hero-flow ${name}`, "marker-end": "url(#hero-head)" }));
@@ -56,8 +58,7 @@ function drawing(size) {
     head.setAttribute("x", w + wide / 2);
     one.setAttribute("x", middle + wide / 2);
     // the LM head takes over the numbers of the embedding while it moves
-    E.cells.forEach((cell, k) => cell.setAttribute("fill-opacity", shade(1)(Math.floor(k / COLUMNS), k % COLUMNS).toFixed(3)));
-    W.cells.forEach((cell, k) => cell.setAttribute("fill-opacity", between(shade(4)(Math.floor(k / COLUMNS), k % COLUMNS), shade(1)(Math.floor(k / COLUMNS), k % COLUMNS), t).toFixed(3)));
+    W.cells.forEach((cell, k) => cell.setAttribute("fill-opacity", between(HEAD[k], EMBEDDING[k], t).toFixed(3)));
     const [inX, inY] = [between(box.x, box.x + layers[0] * 0.2, t), between(box.y + layers[1] / 2, box.y - 11, t)];
     const [outX, outY] = [between(box.x + layers[0] + 10, box.x + layers[0] * 0.8, t), between(box.y + layers[1] / 2, box.y - 11, t)];
     const [fromX, toX] = [between(e + wide / 2, e + wide * 0.2, t), between(w + wide / 2, w + wide * 0.8, t)];

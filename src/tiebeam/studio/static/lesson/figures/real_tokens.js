@@ -52,7 +52,7 @@ function reader() {
   const [there, back] = [pair(), pair()];
   const after = h("strong");
   const bars = liveBars();
-  const element = h("div", { class: "reading stack", role: "status" }, h("dl", { class: "pair" }, h("div", null, there), h("div", { class: "back" }, back)),
+  const element = h("div", { class: "reading stack" }, h("div", { role: "status" }, h("dl", { class: "pair" }, h("div", null, there), h("div", { class: "back" }, back))),
     h("p", { class: "small" }, after), bars.element, h("p", { class: "note" }, "Point at a cell, or focus the matrix and use the arrow keys."));
   function show(Z, names, i, j) {
     for (const [[name, value], [a, b]] of [[there, [i, j]], [back, [j, i]]]) {
