@@ -1,15 +1,15 @@
-"""What is wrong with the layout of a page: by its boxes, and by a screenshot that is wider than the page."""
+"""What is wrong with the layout of a page: by its boxes, and by screenshots of what is beside it."""
 
 from __future__ import annotations
 
-import base64
 import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-STRIP = 160  # pixels beside the page that a screenshot also takes
+STRIP = 160  # pixels beside the page that are looked at
+_SHADOW = 0.04  # of full brightness: the shadows of panels end beside the page
 _PIECE = 4000  # pixels of height of one screenshot: larger ones come back empty
 
 _BOXES = (Path(__file__).parent / "page_layout.js").read_text()
@@ -21,21 +21,20 @@ def layout_problems(page: Any) -> list[str]:
 
 
 def painted_beside_the_page(page: Any) -> list[int]:
-    """Heights at which a screenshot wider than the page shows something to the right of it.
+    """Heights at which something is painted to the right of the page, from screenshots of the page moved to the left.
 
-    The layout stays that of the page's width, so only what sticks out is painted there.
+    Moving keeps the layout of the page's width, while a wider window would get another one. So only what sticks out is
+    painted in the strip that becomes free.
     """
-    size = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
-    width, height = int(size[0]), int(size[1])
-    session = page.context.new_cdp_session(page)
+    width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
     found: list[int] = []
+    page.evaluate(f"document.body.style.setProperty('transform', 'translateX(-{STRIP}px)')")
     for top in range(0, height, _PIECE):
-        clip = {"x": width, "y": top, "width": STRIP, "height": min(_PIECE, height - top), "scale": 1}
-        taken = session.send("Page.captureScreenshot", {"format": "png", "clip": clip, "captureBeyondViewport": True})
-        pixels = _pixels(base64.b64decode(taken["data"]))
-        blank = (pixels == pixels[-1, -1]).all(axis=2).all(axis=1)
+        clip = {"x": width - STRIP, "y": top, "width": STRIP, "height": min(_PIECE, height - top)}
+        pixels = _pixels(page.screenshot(full_page=True, clip=clip))
+        blank = (np.abs(pixels - pixels[-1, -1]) < _SHADOW).all(axis=(1, 2))
         found += (top + np.flatnonzero(~blank)).tolist()
-    session.detach()
+    page.evaluate("document.body.style.removeProperty('transform')")
     return found
 
 
