@@ -17,7 +17,9 @@ WORDS = ["<unk>", "New", "York", "City", "San", "Francisco", "Los", "Angeles", "
 DIM, INNER = 8, 16
 
 
-def tiny_llama(where: Path, tied: bool = True, torn: bool = False, seed: int = 0) -> Path:
+def tiny_llama(
+    where: Path, tied: bool = True, torn: bool = False, seed: int = 0, vocab: int = len(WORDS)
+) -> Path:  # fmt: skip
     """A Llama of one layer that the decoder can run; `torn` declares the tie but stores two different matrices."""
     random = np.random.default_rng(seed)
 
@@ -26,7 +28,7 @@ def tiny_llama(where: Path, tied: bool = True, torn: bool = False, seed: int = 0
 
     layer = "model.layers.0."
     tensors = {
-        "model.embed_tokens.weight": normal(len(WORDS), DIM),
+        "model.embed_tokens.weight": normal(vocab, DIM),
         "model.norm.weight": np.ones(DIM, np.float32),
         layer + "input_layernorm.weight": np.ones(DIM, np.float32),
         layer + "post_attention_layernorm.weight": np.ones(DIM, np.float32),
@@ -36,9 +38,9 @@ def tiny_llama(where: Path, tied: bool = True, torn: bool = False, seed: int = 0
     }
     tensors |= {f"{layer}self_attn.{name}_proj.weight": normal(DIM, DIM) for name in "qkvo"}
     if torn or not tied:
-        tensors["lm_head.weight"] = normal(len(WORDS), DIM)
+        tensors["lm_head.weight"] = normal(vocab, DIM)
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": len(WORDS), "hidden_size": DIM,
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": DIM,
         "intermediate_size": INNER, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
         "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
         "tie_word_embeddings": tied or torn,

@@ -63,6 +63,26 @@ def test_the_direct_path_shows_the_numbers_of_tiebeam_lens(visit, studio_root):
         )
 
 
+@pytest.mark.parametrize(("options", "label"), [((), "with the final norm"), (("--no-norm",), "without (--no-norm)")])
+def test_the_direct_path_is_what_tiebeam_lens_prints_to_the_digit(visit, studio_root, capsys, options, label):
+    from tiebeam.cli import main
+
+    words = ["New", "York", "City"]
+    main(["lens", str(studio_root / "models" / "tied"), "--quiet", *options, "--tokens", *words])
+    printed = capsys.readouterr().out.splitlines()
+    first = next(n for n, line in enumerate(printed) if line.split() == words) + 1
+    rows = [line.split()[1:] for line in printed[first : first + 3]]
+    page = visit().go("models.html")
+    choose(page, "models/tied")
+    page.locator("section[aria-labelledby=direct]").get_by_label(label).check()
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_function(
+        """(wanted) => [...document.querySelectorAll("section[aria-labelledby=direct] table.grid td:not(.corner)")]
+             .map((cell) => cell.textContent.replace("−", "-")).join(" ") === wanted""",
+        arg=" ".join(value for row in rows for value in row),
+    )
+
+
 def test_back_opens_the_model_before(visit):
     page = visit().go("models.html")
     first = page.locator("h2#name").inner_text()

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.building import write_model
 from helpers.studio_files import SRC, tiny_llama, write_run
-from tiebeam.studio.answers import MAX_STREAMS
+from tiebeam.studio.http_answers import MAX_STREAMS
 
 from .conftest import start
 

@@ -1,46 +1,19 @@
-"""Every view in a real browser: function, keyboard, phone width, and accessibility."""
+"""Every view in a real browser: what it does, by pointer and by keyboard. Layout and axe are in test_layout.py."""
 
 import hashlib
 import re
 
 import pytest
 
-from helpers.accessibility import VENDOR, axe
+from helpers.accessibility import VENDOR
 
 pytestmark = pytest.mark.xdist_group("browser")
-
-VIEWS = ["index.html", "calculator.html", "models.html", "runs.html", "generate.html"]
 
 
 def test_vendored_axe_matches_its_checksum():
     for line in (VENDOR / "SHA256SUMS").read_text().splitlines():
         digest, name = line.split()
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_serious_accessibility_violation(visit, view, dark):
-    page = visit(dark=dark).go(view)
-    if view == "generate.html":
-        page.get_by_label("Prompt").fill("New York")
-        page.get_by_role("button", name="Generate").click()
-        page.wait_for_selector("text=32 tokens")
-    if view == "models.html":
-        page.get_by_role("button", name="Show", exact=True).click()
-        page.wait_for_selector("text=highest direct-path logits")
-    if view == "runs.html":
-        page.wait_for_selector(".plot-stage path.plot-line")
-    assert axe(page) == []
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_fits_a_phone_a_tablet_and_a_wide_screen(visit, view):
-    page = visit(width=390, height=844).go(view)
-    assert axe(page) == []
-    for width in (390, 768, 1440):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_lesson_is_scroll_synced(visit):

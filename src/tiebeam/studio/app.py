@@ -22,8 +22,8 @@ from tiebeam._version import __version__
 from tiebeam._visible import visible
 from tiebeam.errors import BadRequest, TiebeamError
 from tiebeam.studio import pages
-from tiebeam.studio.answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
-from tiebeam.studio.jobs import Progress, job_events
+from tiebeam.studio.http_answers import EventStream, JsonAnswer, StreamLimit, error_answer, event
+from tiebeam.studio.jobs import JobProgress, Progress, job_events
 from tiebeam.studio.model_list import ModelList, NotFound
 from tiebeam.studio.open_models import OpenModel, OpenModels
 from tiebeam.studio.openapi import DESCRIPTION
@@ -157,7 +157,14 @@ class _Studio:
         return JsonAnswer(await run_in_threadpool(compute))
 
     async def model(self, request: Request) -> Response:
-        return await self._from_model(request, OpenModel.report)
+        """The report; as events, what the headers say comes first."""
+
+        def work(model: OpenModel, progress: Progress) -> dict[str, Any]:
+            if isinstance(progress, JobProgress):
+                progress.show(model.outline())
+            return model.first_look(progress)
+
+        return await self._job(request, None, work)
 
     async def tensors(self, request: Request) -> Response:
         return await self._from_model(request, lambda model: {"tensors": model.tensors()})

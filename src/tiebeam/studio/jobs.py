@@ -1,4 +1,5 @@
-"""Work of seconds to minutes as server-sent events: `progress` with an estimate of the time left, then `result`.
+"""Work of seconds to minutes as server-sent events: `progress` with an estimate of the time left, `partial` with what
+is known already, then `result`.
 
 The work runs in a thread and reports its progress through a callback. When the page goes away or cancels the request,
 the callback raises, which ends the work at its next report.
@@ -15,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from tiebeam.errors import TiebeamError
-from tiebeam.studio.answers import event
+from tiebeam.studio.http_answers import event
 
 Progress = Callable[[str, int, int], None]
 Work = Callable[[Progress], Any]
@@ -32,7 +33,12 @@ class JobProgress:
     def __init__(self) -> None:
         self.cancelled = False
         self.stage, self.done, self.total = "starting", 0, 0
+        self.partial: Any = None
         self._began = time.monotonic()
+
+    def show(self, partial: Any) -> None:
+        """What the page can show before the result."""
+        self.partial = partial
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self.cancelled:
@@ -56,6 +62,9 @@ async def job_events(request: Request, work: Work) -> AsyncIterator[bytes]:
     try:
         last: dict[str, Any] | None = None
         while not task.done():
+            partial, progress.partial = progress.partial, None
+            if partial is not None:
+                yield event("partial", partial)
             now = progress.to_dict()
             if last is None or (now["stage"], now["done"]) != (last["stage"], last["done"]):
                 last = now

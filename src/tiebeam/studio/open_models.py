@@ -17,9 +17,11 @@ from tiebeam.studio.loaded_weights import LoadedWeights, expanded_bytes
 from tiebeam.studio.model_list import Source
 from tiebeam.studio.result_cache import checkpoint_digest
 from tiebeam.studio.token_rows import token_norms
+from tiebeam.studio.token_text import token_text
 
 if TYPE_CHECKING:
     from tiebeam.doctor import Diagnosis
+    from tiebeam.inspection import Report
     from tiebeam.lens.direct_path import Lens
 
 _CACHED = 4  # headers, tokenizer and results of a model; its weights are in LoadedWeights
@@ -35,10 +37,34 @@ class OpenModel:
     checkpoint: Checkpoint
 
     @cached_property
-    def diagnosis(self) -> Diagnosis:
-        from tiebeam.doctor import examine
+    def inspected(self) -> Report:
+        """Declaration, storage and values of the pair. Reads both matrices if both are stored."""
+        from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
+        from tiebeam.inspection import inspect
 
-        return examine(self.checkpoint)
+        refuse_lfs_pointers(self.checkpoint.files, tokenizer_files(self.checkpoint.files.names()))
+        return inspect(self.checkpoint)
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        from tiebeam.doctor.diagnosis import diagnosis_of
+
+        return diagnosis_of(self.checkpoint, self.inspected)
+
+    def outline(self) -> dict[str, Any]:
+        """What the headers alone say, before any value is read."""
+        tensors = self.checkpoint.tensors.values()
+        return {
+            "id": self.source.id, "name": self.source.name, "format": self.checkpoint.format, "tensors": len(tensors),
+            "parameters": sum(info.size for info in tensors), "bytes": sum(info.nbytes for info in tensors),
+        }  # fmt: skip
+
+    def first_look(self, progress: Progress) -> dict[str, Any]:
+        """The report, with its stages told to `progress`."""
+        progress("comparing embedding and LM head", 0, 0)
+        self.inspected  # noqa: B018 computed here, so that the stages are told apart
+        progress("checking every rule", 0, 0)
+        return self.report()
 
     @cached_property
     def lens(self) -> Lens:
@@ -108,15 +134,8 @@ class OpenModel:
         return found
 
     def token_text(self, id: int) -> str | None:
-        """Readable text of a token, with its leading space."""
         tokenizer = self.lens.tables.tokenizer
-        piece = tokenizer.backend.id_to_token(id) if tokenizer else None
-        if tokenizer is None or piece is None:
-            return None
-        text = tokenizer.decode([id])
-        if not text or "�" in text:
-            return str(piece)
-        return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
+        return token_text(tokenizer, id) if tokenizer else None
 
     def direct(self, text: str | None, ids: list[int] | None, k: int, norm: bool = True) -> dict[str, Any]:
         found, lens = self.token_ids(text, ids), self.path(norm)

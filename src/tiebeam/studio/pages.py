@@ -74,7 +74,7 @@ def files(live: bool) -> dict[str, bytes]:
         needless = name in skipped or (not live and name.startswith("model/"))
         if path.is_file() and path.suffix in _TYPES and not needless:
             built[name] = path.read_bytes()
-    for path in [*sorted(CURVES.glob("*curve*")), CURVES / "axes.js"] if live else ():
+    for path in [*sorted(CURVES.glob("*curve*")), CURVES / "axes.js"]:
         built[f"curves/{path.name}"] = path.read_bytes()
     built["catalog.json"] = json.dumps(catalog(), separators=(",", ":")).encode()
     return built

@@ -59,7 +59,7 @@ def real_slice(name: str, model: str) -> dict[str, Any]:
     tied = bool(report.tied)
     return {
         "name": name,
-        "title": f"{name}, {'tied' if tied else 'untied'}",
+        "title": name if name.endswith("tied") else f"{name}, {'tied' if tied else 'untied'}",
         "about": f"{raw.vocab:,} tokens, width {raw.dim:,}, {human(report.params.total)} parameters",
         "tied": tied,
         "tokens": [text for _, text in tokens],

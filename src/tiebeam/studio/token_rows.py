@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tiebeam.errors import TiebeamError
+
 if TYPE_CHECKING:
     from tiebeam.studio.open_models import OpenModel
 
@@ -15,6 +17,13 @@ def suspicious_rows(model: OpenModel) -> dict[str, Any]:
     from tiebeam.inspection.row_health import UNTRAINED, row_health
 
     found = row_health(model.checkpoint, model.diagnosis.report)
+
+    def text(row: int) -> str | None:
+        try:
+            return model.token_text(row)
+        except TiebeamError:  # the matrices can be read, the direct path cannot
+            return found.texts.get(row)
+
     matrices = []
     for matrix in found.matrices:
         groups = [
@@ -22,7 +31,7 @@ def suspicious_rows(model: OpenModel) -> dict[str, Any]:
                 "kind": group.kind,
                 "count": len(group.rows),
                 "trained": group.kind not in UNTRAINED,
-                "rows": [{"id": row, "text": found.texts.get(row)} for row in group.rows[:MOST_ROWS]],
+                "rows": [{"id": row, "text": text(row)} for row in group.rows[:MOST_ROWS]],
             }
             for group in matrix.groups
         ]

@@ -7,6 +7,7 @@ import { AXES, scale } from "./axes.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [LEFT, RIGHT, TOP, BOTTOM] = [54, 14, 12, 38];
+const [NAMES, NAME_LINE] = [112, 14]; // room for names at the ends of curves, and the height of one
 const MOST_IN_TIP = 8; // curves, those nearest to the chosen point
 
 export function el(tag, props = {}, ...children) {
@@ -85,9 +86,9 @@ function nearest(points, at, x) {
 export class Chart {
   // `label` names the values, `digits` are their decimals; `smooth`: the smoothing of the view applies; `zero`: a line at
   // 0; `axes`: names in AXES that this chart can have; `log` overrides the view's logarithmic scale; `text` writes a value
-  // and `tick` writes one beside the axis.
-  constructor({ title, label, view = new View(), axes = ["step", "seconds", "tokens"], digits = 4, smooth = false, zero = false, log = null, height = 260, text = null, tick = null }) {
-    Object.assign(this, { title, label, view, axes, smooth, zero, log, tick, tallest: height, series: [], at: null });
+  // and `tick` writes one beside the axis; `named`: each curve has its name at its end.
+  constructor({ title, label, view = new View(), axes = ["step", "seconds", "tokens"], digits = 4, smooth = false, zero = false, log = null, height = 260, text = null, tick = null, named = false }) {
+    Object.assign(this, { title, label, view, axes, smooth, zero, log, tick, right: named ? NAMES : RIGHT, tallest: height, series: [], at: null });
     this.text = text ?? ((value) => value.toFixed(digits).replace("-", "−"));
     this.svg = el("/svg", { class: "plot-lines", "aria-hidden": "true", focusable: "false" });
     this.cursor = el("/g", { class: "plot-cursor" });
@@ -127,24 +128,24 @@ export class Chart {
 
   draw() {
     const width = this.width ?? 600;
-    const { axis } = this;
+    const { axis, right } = this;
     const height = this.height = Math.round(Math.max(150, Math.min(this.tallest, 0.8 * width)));
     const lines = this.lines = this.shown();
     const all = lines.flatMap((one) => one.points);
-    const about = Math.max(2, Math.floor((width - LEFT - RIGHT) / 75));
+    const about = Math.max(2, Math.floor((width - LEFT - right) / 75));
     const log = (this.log ?? this.view.log) && !this.zero;
-    const X = this.X = scale(all.map((p) => p[axis]), LEFT, width - RIGHT, { ...AXES[axis], about, pad: AXES[axis].log ? 0.08 : 0.01 });
+    const X = this.X = scale(all.map((p) => p[axis]), LEFT, width - right, { ...AXES[axis], about, pad: AXES[axis].log ? 0.08 : 0.01 });
     const Y = this.Y = scale(all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]), height - BOTTOM, TOP, { log, pad: 0.06, zero: this.zero });
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const parts = [];
     const yText = this.tick ?? (log ? (t) => String(+t.toPrecision(3)) : tickText(Y.ticks));
-    for (const tick of Y.ticks) parts.push(el("/line", { class: "plot-grid", x1: LEFT, x2: width - RIGHT, y1: Y.at(tick), y2: Y.at(tick) }), el("/text", { class: "plot-tick", x: LEFT - 8, y: Y.at(tick) + 4, "text-anchor": "end" }, yText(tick)));
+    for (const tick of Y.ticks) parts.push(el("/line", { class: "plot-grid", x1: LEFT, x2: width - right, y1: Y.at(tick), y2: Y.at(tick) }), el("/text", { class: "plot-tick", x: LEFT - 8, y: Y.at(tick) + 4, "text-anchor": "end" }, yText(tick)));
     const xText = AXES[axis].tick ?? ((v) => String(+(v / X.size).toPrecision(6)));
     for (const tick of X.ticks) parts.push(el("/line", { class: "plot-base", x1: X.at(tick), x2: X.at(tick), y1: height - BOTTOM, y2: height - BOTTOM + 4 }), el("/text", { class: "plot-tick", x: X.at(tick), y: height - BOTTOM + 17, "text-anchor": "middle" }, xText(tick)));
-    parts.push(el("/line", { class: "plot-base", x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM }),
-      el("/text", { class: "plot-tick", x: width - RIGHT, y: height - 4, "text-anchor": "end" }, `${AXES[axis].name}${X.name ? `, ${X.name}` : ""} →`));
-    if (this.zero) parts.push(el("/line", { class: "plot-zero", x1: LEFT, x2: width - RIGHT, y1: Y.at(0), y2: Y.at(0) }));
-    if (!lines.length) parts.push(el("/text", { class: "plot-tick", x: (LEFT + width - RIGHT) / 2, y: height / 2 - 8, "text-anchor": "middle" }, "no values yet"));
+    parts.push(el("/line", { class: "plot-base", x1: LEFT, x2: width - right, y1: height - BOTTOM, y2: height - BOTTOM }),
+      el("/text", { class: "plot-tick", x: width - right, y: height - 4, "text-anchor": "end" }, `${AXES[axis].name}${X.name ? `, ${X.name}` : ""} →`));
+    if (this.zero) parts.push(el("/line", { class: "plot-zero", x1: LEFT, x2: width - right, y1: Y.at(0), y2: Y.at(0) }));
+    if (!lines.length) parts.push(el("/text", { class: "plot-tick", x: (LEFT + width - right) / 2, y: height / 2 - 8, "text-anchor": "middle" }, "no values yet"));
     // Intervals at the same place are drawn side by side.
     const beside = lines.filter((one) => one.points.some((p) => Number.isFinite(p.low)));
     const room = Math.min(7, 30 / beside.length);
@@ -152,7 +153,7 @@ export class Chart {
       one.shift = beside.length > 1 && beside.includes(one) ? room * (beside.indexOf(one) - (beside.length - 1) / 2) : 0;
       one.group = el("/g", { class: "plot-series" }, this.marks(one, width));
     }
-    this.svg.replaceChildren(...parts, ...lines.map((one) => one.group), this.cursor);
+    this.svg.replaceChildren(...parts, ...lines.map((one) => one.group), ...(right > RIGHT ? this.names(width - right + 6) : []), this.cursor);
     this.svg.classList.toggle("many", lines.length > 2);
     const unplaced = !lines.length && this.series.some((one) => !this.view.hidden.has(one.key) && one.points.length);
     const apart = lines.filter((one) => one.line === false).map((one) => el("span", { class: "plot-apart" }, sample(one), `${one.name}: `, el("b", {}, this.text(one.points.at(-1).y))));
@@ -160,6 +161,15 @@ export class Chart {
     this.note.hidden = !unplaced && !apart.length;
     this.table();
     if (this.at) this.choose(lines.findIndex((one) => one.key === this.at.key), this.at.index, true);
+  }
+
+  // The names of the curves at their ends, moved apart where ends are close.
+  names(x) {
+    const ends = this.lines.map((one) => ({ one, y: this.Y.at(one.points.at(-1).y) + 4 })).sort((a, b) => a.y - b.y);
+    const lowest = this.height - BOTTOM + 4;
+    for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + NAME_LINE);
+    ends.reverse().forEach((end, i) => { end.y = Math.min(end.y, i ? ends[i - 1].y - NAME_LINE : lowest); });
+    return ends.map(({ one, y }) => el("/text", { class: "plot-name", x, y }, one.name));
   }
 
   marks(one, width) {

@@ -8,7 +8,7 @@ import { lookup } from "./figures/lookup.js";
 import { realTokens } from "./figures/real_tokens.js";
 import { stream } from "./figures/stream.js";
 import { logitFormula, lookupFormula, partsFormula, savingFormula, semidefiniteFormula, softmaxFormula, streamFormula, symmetryFormula } from "./formulas.js";
-import { choosing, pricing, purposes, sources, who } from "./panels.js";
+import { choosing, heldOutByForm, missedByRank, pricing, purposes, sources, who } from "./panels.js";
 import { check } from "./questions.js";
 import { QUIZ } from "./quiz.js";
 
@@ -44,7 +44,7 @@ export const chapters = ({ models, bands }) => [
     title: "The direct path",
     figure: stream,
     steps: [
-      { title: "Layers add, they do not replace", text: ["The *residual stream* starts as the word’s row of E, and each attention and MLP block adds a vector to it. The LM head takes the dot product with the sum, so every logit is a sum of parts.", streamFormula, partsFormula] },
+      { title: "Layers add, they do not replace", text: ["The *residual stream* starts as the word’s row of E, and each attention and MLP block adds a vector to it. The LM head takes the dot product with the sum, so every logit is a sum of parts ([Geva et al. 2021](arXiv:2012.14913) read the layers that way).", streamFormula, partsFormula] },
       { title: "One part is always there", text: ["The first part is the embedding, directly to the LM head: `E·Wᵀ`. It sees one word and scores the next: a *bigram* model in the weights. A model without layers has nothing else.", "What can it represent if W is E?"] },
     ],
     ask: { id: "direct", ask: "With tied weights and no layers, which word gets a high logit after *York*?", right: 1,
@@ -80,7 +80,7 @@ export const chapters = ({ models, bands }) => [
       "Select `E·diag(1,−1)·Eᵀ`: it is still symmetric, but has negative eigenvalues, and a word can have a negative logit after itself. In real text most words almost never follow themselves.",
     ],
     second: spectrum,
-    close: ["On a real text (1,000 words, 387k tokens of prose) the antisymmetric part has 16.9% of the energy of the PMI matrix, but 72.8% of the symmetric part is in negative eigenvalues. The best approximation of rank 64 misses 15.2% if it may be any matrix, 24.9% if it must be symmetric, and *80.1%* if it must be positive semidefinite."],
+    close: ["The same holds on a real text (1,000 words, 387k tokens of prose): the antisymmetric part has 16.9% of the energy of the PMI matrix, but 72.8% of the symmetric part is in negative eigenvalues. Semidefiniteness, not symmetry, is what a tied direct path pays for.", missedByRank],
   },
   {
     id: "untie",
@@ -97,8 +97,9 @@ export const chapters = ({ models, bands }) => [
       ] },
     play: fitting,
     close: [
-      "On the real text of 1,000 words at d = 64, held-out loss in nats: E·Eᵀ 4.788 · E·diag(±1)·Eᵀ 4.603 · E·M·Eᵀ 4.320 · untied 4.311. One small matrix closes 83–98% of the gap, depending on the width.",
-      "So these limits do not apply to a deep model: its layers can learn that map. An explicit linear map before a tied LM head matches or beats an untied one (Gulordava et al. 2018).",
+      "On the real text of 1,000 words it is the same: one small matrix closes 83–98% of the gap, depending on the width.",
+      heldOutByForm,
+      "So these limits do not apply to a deep model: its layers can learn that map. An explicit linear map before a tied LM head matches or beats an untied one ([Gulordava et al. 2018](#sources)). A limit that both kinds have is the rank: with D columns the logits of all contexts form a matrix of rank D at most ([Yang et al. 2018](arXiv:1711.03953)).",
     ],
   },
   {

@@ -1,12 +1,11 @@
 // Panels of the lesson that are no figures: tables, lists, what known models do.
-import { scatter, shareBars } from "../lib/charts.js";
-import { h, media, prose, scroller, swatch, tieWord } from "../lib/dom.js";
+import { hbars, shareBars } from "../lib/bars.js";
+import { modelTable, scatter } from "../lib/scatter.js";
+import { h, media, prose, swatch, tieWord } from "../lib/dom.js";
 import { grouped, human, percent } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 
-const cells = (tag, texts) => texts.map((text) => h(tag, tag === "th" ? { scope: "col" } : null, prose(text)));
-const table = (label, columns, rows) => h("section", { class: "panel play" }, scroller(label, h("table", { class: "data words stacking" },
-  h("thead", null, h("tr", null, cells("th", columns))),
-  h("tbody", null, rows.map((row) => h("tr", null, row.map((text, i) => h(i ? "td" : "th", i ? { "data-column": columns[i] } : { scope: "row" }, prose(text)))))))));
+const table = (label, columns, rows) => h("section", { class: "panel play" }, dataTable(label, columns, rows.map((row) => row.map(prose)), { words: true }));
 
 // What a row must hold at the input, and at the output.
 export const purposes = () => h("div", null,
@@ -18,7 +17,23 @@ export const purposes = () => h("div", null,
     ["gets its gradient", "only when the token is in the input", "at every position, because softmax compares all rows"],
     ["rare tokens", "change rarely, and stay near their initial values", "are pushed away at every step"],
   ]),
-  h("p", null, prose("One matrix can serve both because they mostly agree: words that replace each other also mean similar things (Press & Wolf 2017, Inan et al. 2017). In a tied matrix the output side wins: its gradient is larger, most of all early in training (Lopardo et al. 2026).")));
+  h("p", null, prose("One matrix can serve both because they mostly agree: words that replace each other also mean similar things ([Press & Wolf 2017](arXiv:1608.05859), [Inan et al. 2017](arXiv:1611.01462)). In a tied matrix the output side wins: its gradient is larger, most of all early in training ([Lopardo et al. 2026](arXiv:2603.26663)).")));
+
+const barPanel = (title, items, range, note) => h("section", { class: "panel stack play narrow" }, h("h3", { class: "small" }, title), hbars(items, range), h("p", { class: "note" }, note));
+
+// The limits of the direct path on a real text: 1,000 words, 387k tokens of prose.
+export const missedByRank = () => barPanel("What the best approximation of rank 64 misses", [
+  { name: "any matrix (E·Wᵀ)", value: 0.152, label: "15.2%", tone: "untied" },
+  { name: "symmetric", value: 0.249, label: "24.9%", tone: "tied" },
+  { name: "positive semidefinite (E·Eᵀ)", value: 0.801, label: "80.1%", tone: "tied" },
+], { low: 0, high: 1 }, "Share of the energy of the text’s PMI matrix.");
+
+export const heldOutByForm = () => barPanel("Held-out loss above that of E·Wᵀ, at d = 64", [
+  { name: "E·Wᵀ", value: 0, label: "4.311 nats", tone: "untied" },
+  { name: "E·M·Eᵀ", value: 4.32 - 4.311, label: "4.320 nats", tone: "tied" },
+  { name: "E·diag(±1)·Eᵀ", value: 4.603 - 4.311, label: "4.603 nats", tone: "tied" },
+  { name: "E·Eᵀ", value: 4.788 - 4.311, label: "4.788 nats", tone: "tied" },
+], { low: 0, high: 0.5 }, "Bars start at the loss of the untied form; the numbers are the losses themselves.");
 
 export const choosing = () => table("To tie or not to tie", ["if", "tie", "do not tie"], [
   ["the LM head would be", "more than about a tenth of the model: small models, large vocabularies", "less than a few percent: the saving does not matter"],
@@ -41,7 +56,7 @@ const SOURCES = [
 
 export const sources = () => h("div", null,
   h("ul", { class: "sources" }, SOURCES.map(([who, id, what]) => h("li", null, h("a", { href: `https://arxiv.org/abs/${id}`, rel: "noreferrer" }, `${who}, arXiv ${id}`), `: ${what}`)),
-    h("li", null, "Gulordava et al. 2018 (D18-1323): a linear map before a tied LM head matches or beats untied.")),
+    h("li", null, h("a", { href: "https://aclanthology.org/D18-1323", rel: "noreferrer" }, "Gulordava et al. 2018, ACL D18-1323"), ": a linear map before a tied LM head matches or beats untied.")),
   h("p", { class: "note" }, prose("Numbers on the real text of 1,000 words: `tiebeam bigrams`. Who ties, with a source for every model: `tiebeam models`. The links open only if you click them; this page loads nothing from the network.")));
 
 export function pricing(models) {
@@ -59,9 +74,7 @@ export function pricing(models) {
   ];
   return h("div", { class: "stack-wide play" },
     h("section", { class: "panel" }, h("h3", null, `${phi.name}, to scale`), h("div", { class: "play" }, shareBars(BigInt(phi.trunk), BigInt(phi.matrix)))),
-    h("section", { class: "panel" }, scroller("Claims and facts", h("table", { class: "data words" },
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Claim"), h("th", { scope: "col" }, "Fact"))),
-      h("tbody", null, rows.map(([claim, fact]) => h("tr", null, h("td", null, prose(claim)), h("td", null, prose(fact)))))))),
+    table("Claims and facts", ["claim", "fact"], rows),
     h("p", null, h("a", { class: "button", href: "calculator.html" }, "Try your own numbers in the calculator")));
 }
 
@@ -83,5 +96,5 @@ export function who(models, bands) {
         h("span", null, h("strong", null, band.label), h("br"), h("span", { class: "quiet tiny" }, band.short)),
         h("div", null, h("span", { class: "cells", "aria-hidden": "true" }, Array.from({ length: band.models }, (_, i) => h("i", { class: i < band.tied ? "" : "untied" }))), named(models, band))))),
       h("ul", { class: "legend" }, h("li", null, tieWord(true)), h("li", null, tieWord(false)))),
-    h("section", { class: "panel" }, scatter(models, { narrow: media("(max-width: 640px)").matches })));
+    h("section", { class: "panel" }, scatter(models, { narrow: media("(max-width: 640px)").matches }), modelTable(models)));
 }

@@ -23,13 +23,15 @@ export async function postStream(path, body, on, signal) {
   await events(await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal }), on);
 }
 
-// Work of the server that takes long: progress({stage, done, total, seconds_left}) until the result is there.
-export async function job(path, progress, { method = "GET", body = null, signal } = {}) {
+// Work of the server that takes long: progress({stage, done, total, seconds_left}) until the result is there, and
+// partial(found) with what is known before.
+export async function job(path, progress, { method = "GET", body = null, signal, partial = () => {} } = {}) {
   let result = null;
   const sent = body === null ? {} : { body: JSON.stringify(body) };
   const headers = { accept: "text/event-stream", ...(body === null ? {} : { "content-type": "application/json" }) };
   await events(await fetch(path, { method, headers, signal, ...sent }), (name, data) => {
     if (name === "progress") progress(data);
+    if (name === "partial") partial(data);
     if (name === "error") throw new Error(visible(data.error));
     if (name === "result") result = data;
   });

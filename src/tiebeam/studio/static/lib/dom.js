@@ -25,10 +25,13 @@ export const s = (tag, props, ...children) => fill(document.createElementNS(SVG,
 let made = 0;
 export const freshId = (stem) => `${stem}-${++made}`;
 
-// Convert `code` and *emphasis* in a plain string to elements.
+// Convert `code`, *emphasis* and [links](address) in a plain string of this page to elements; [text](arXiv:1234.56789) is
+// a link to a paper.
 export function prose(text) {
-  return text.split(/(`[^`]+`|(?<![\w.])\*[\p{L}\d][^*]*\*)/u).map((part) => {
+  return text.split(/(`[^`]+`|\[[^\]]+\]\((?:#|arXiv:)[^)\s]+\)|(?<![\w.])\*[\p{L}\d][^*]*\*)/u).map((part) => {
     if (part.startsWith("`")) return h("code", null, part.slice(1, -1));
+    const link = /^\[(.+)\]\((.+)\)$/.exec(part);
+    if (link) return h("a", { href: link[2].replace("arXiv:", "https://arxiv.org/abs/"), rel: "noreferrer" }, link[1]);
     if (part.startsWith("*") && part.length > 1) return h("em", null, part.slice(1, -1));
     return part;
   });

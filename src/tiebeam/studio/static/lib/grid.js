@@ -5,11 +5,12 @@ import { signed } from "./numbers.js";
 const written = (x) => String(+x.toFixed(2));
 
 // values: rows of numbers. options: caption, rows, columns (names), digits, scale (|value| of full colour),
-// edit(i, j, value), small (narrow cells, rotated names), blank (empty cell for 0), on(i, j), rowOn.
+// edit(i, j, value), small (narrow cells, rotated names), fit (cells shrink to the width there is), blank (empty cell
+// for 0), on(i, j), rowOn.
 export function grid(values, options = {}) {
   let shown = values;
   const body = h("tbody");
-  const table = h("table", { class: `grid${options.small ? " small turned" : ""}` });
+  const table = h("table", { class: `grid${options.small ? " small turned" : ""}${options.fit ? " fit" : ""}` });
   if (options.caption) table.append(h("caption", null, options.caption));
   if (options.columns) {
     const corner = options.rows ? [h("td", { class: "corner", "aria-hidden": "true", style: { background: "none" } })] : [];
@@ -42,6 +43,7 @@ export function grid(values, options = {}) {
   function update(next, more = {}) {
     shown = next;
     const now = { ...options, ...more };
+    if (table.caption && table.caption.textContent !== now.caption) table.caption.textContent = now.caption;
     const scale = now.scale ?? Math.max(1e-9, ...next.flat().map(Math.abs));
     next.forEach((row, i) => {
       const line = body.children[i];

@@ -19,15 +19,26 @@ function plain(tag, text) {
   return made;
 }
 
-export const o = (text) => plain("mo", text); // operator
+// An operator; brackets keep the height of the text.
+export function o(text) {
+  const made = plain("mo", text);
+  if ("()‖".includes(text)) made.setAttribute("stretchy", "false");
+  return made;
+}
 export const words = (text) => plain("mtext", text);
 export const row = (...parts) => node("mrow", parts);
 export const sub = (base, index) => node("msub", base, index);
 export const sup = (base, power) => node("msup", base, power);
 export const frac = (above, below) => node("mfrac", above, below);
 export const sum = (under) => node("munder", o("∑"), under);
-export const transposed = (base) => sup(base, o("⊤"));
-export const norm2 = (...parts) => sup(row(o("‖"), parts, o("‖")), "2");
+// ᵀ and ² as characters: without a font for mathematics, browsers set raised letters far too high.
+const raised = (base, mark) => {
+  const made = plain("mi", mark);
+  made.setAttribute("mathvariant", "normal");
+  return row(base, made);
+};
+export const transposed = (base) => raised(base, "ᵀ");
+export const norm2 = (...parts) => raised(row(o("‖"), parts, o("‖")), "²");
 
 // A formula on its own line.
 export function display(...parts) {

@@ -1,6 +1,7 @@
 // The direct path of a model between tokens, and its spectrum over the whole vocabulary.
 import { get } from "../lib/api.js";
-import { curves, hbars } from "../lib/charts.js";
+import { Chart } from "../curves/curves.js";
+import { hbars } from "../lib/bars.js";
 import { freshId, h, prose } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { jobButton } from "../lib/job.js";
@@ -52,10 +53,11 @@ function normSwitch(changed) {
 export function spectrum(model) {
   const norm = normSwitch(() => { if (work.started()) work.start(); });
   const work = jobButton("Compute the spectrum", () => `api/models/${model.id}/spectrum?norm=${norm.value()}`, (found) => {
-    const points = found.values.map((x, i) => [i + 1, Math.log10(Math.max(x, 1e-9))]);
+    const chart = new Chart({ title: "Spectrum of the direct path", label: "singular value, logarithmic", axes: ["rank"], log: true, height: 280, text: (x) => x.toPrecision(4) });
+    chart.set([{ key: "path", name: "direct path", colour: `var(--${found.tied ? "tied" : "untied"})`, points: found.values.map((y, i) => ({ rank: i + 1, y })) }]);
     const { antisymmetric, negative, symmetric, rank } = found.energy;
     return [
-      curves([{ name: "direct path", tone: found.tied ? "tied" : "untied", points }], { xLabel: "index of singular value", yLabel: "log₁₀ value" }),
+      chart.node,
       h("p", { class: "note" }, `Rank ${grouped(rank)}. ${percent(symmetric)} of its energy is symmetric, ${percent(antisymmetric)} antisymmetric; ${percent(negative)} of the symmetric part’s energy is in negative eigenvalues. `,
         found.tied ? (found.norm ? "The norm rescales each row, so the path of this tied model is not symmetric." : "Tied: the path is E·Eᵀ, symmetric and positive semidefinite.") : "A tied model can represent neither."),
     ];

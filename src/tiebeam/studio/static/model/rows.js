@@ -1,9 +1,10 @@
 // Rows of a model: search a token, see its norms and neighbours at both ends; list the rows that look untrained.
 import { get } from "../lib/api.js";
-import { hbars } from "../lib/charts.js";
-import { freshId, h, scroller } from "../lib/dom.js";
+import { hbars } from "../lib/bars.js";
+import { freshId, h } from "../lib/dom.js";
 import { jobButton } from "../lib/job.js";
 import { grouped, signed } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 import { shownToken } from "../lib/tokens.js";
 
 const query = (text) => (/^[\d\s,]+$/.test(text) ? `ids=${encodeURIComponent(text)}` : `text=${encodeURIComponent(text)}`);
@@ -51,9 +52,7 @@ function suspicious(found) {
   const groups = found.matrices.flatMap((matrix) => matrix.groups.map((group) => [matrix, group]));
   return [
     ...found.skipped.map((why) => h("p", { class: "note" }, why)),
-    groups.length ? scroller("Suspicious rows", h("table", { class: "data words stacking" },
-      h("thead", null, h("tr", null, ["kind", "matrix", "rows", "tokens"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, groups.map(([matrix, group]) => h("tr", null, h("th", { scope: "row" }, group.kind), h("td", { "data-column": "matrix" }, matrix.role === "embed" ? "embedding" : "LM head"), h("td", { "data-column": "rows" }, grouped(group.count)),
-        h("td", { "data-column": "tokens" }, group.rows.slice(0, 12).map((row) => [h("code", null, shownToken(row)), " "]), group.count > 12 ? "…" : "")))))) : h("p", null, "Every row looks trained."),
+    groups.length ? dataTable("Suspicious rows", ["kind", "matrix", "rows", "tokens"], groups.map(([matrix, group]) => [group.kind, matrix.role === "embed" ? "embedding" : "LM head", grouped(group.count),
+      [group.rows.slice(0, 12).map((row) => [h("code", null, shownToken(row)), " "]), group.count > 12 ? "…" : ""]]), { words: true }) : h("p", null, "Every row looks trained."),
   ];
 }

@@ -1,8 +1,9 @@
 // The top of a model's page: name and verdict, the four vocabulary numbers, findings with commands, the budget.
-import { shareBars } from "../lib/charts.js";
+import { shareBars } from "../lib/bars.js";
 import { command } from "../lib/command.js";
-import { h, prose, scroller, swatch } from "../lib/dom.js";
+import { h, prose, swatch } from "../lib/dom.js";
 import { grouped, human, humanBytes, percent } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 
 const CONTEXT = 8192;
 const fact = (name, value, more, off = false) => h("div", { class: off ? "off" : null }, h("dt", null, name), h("dd", null, value, more ? h("small", null, more) : null));
@@ -49,8 +50,7 @@ export function findings(report) {
       h("h3", null, h("span", { class: `pill ${finding.severity}` }, `${finding.code} ${finding.severity}`)), h("p", null, h("strong", null, finding.title)),
       h("p", { class: "small mono" }, finding.evidence), h("p", { class: "small" }, prose(finding.cause)), h("p", { class: "small" }, h("strong", null, "Fix: "), prose(finding.fix)),
       finding.commands.map(command))) : h("p", null, "Healthy: no findings."),
-    h("details", null, h("summary", null, "What each loader does"), scroller("Loaders", h("table", { class: "data words" },
-      h("tbody", null, report.loaders.map((loader) => h("tr", null, [loader.loader, loader.outcome, loader.reason].map((value, i) => h(i ? "td" : "th", i ? null : { scope: "row" }, value === null ? "–" : prose(String(value)))))))))));
+    h("details", null, h("summary", null, "What each loader does"), dataTable("Loaders", ["loader", "does", "because"], report.loaders.map((loader) => [loader.loader, loader.outcome, loader.reason].map((value) => (value === null ? "–" : prose(String(value))))), { words: true })));
 }
 
 export function budget(report) {

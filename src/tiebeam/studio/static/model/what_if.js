@@ -1,29 +1,34 @@
 // What-if: sliders for rows and bits show the size at once; a click measures the cost on the reader's text.
 import { command } from "../lib/command.js";
-import { freshId, h, scroller } from "../lib/dom.js";
+import { freshId, h } from "../lib/dom.js";
 import { jobButton } from "../lib/job.js";
 import { grouped, humanBytes, percent, signed } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
 
-const BITS = [16, 8, 6, 5, 4, 3];
+const BITS = [16, 8, 6, 5, 4, 3]; // after those of the model as it is
 
 export function whatIf(model, report) {
   const matrix = report.embed ?? report.head;
   const [rowsNow, dim] = matrix.shape;
   const copies = report.stored.length === 2 && report.tie !== "shared" ? 2 : 1;
   const now = (report.embed?.bytes ?? 0) + (copies === 2 || !report.embed ? report.head?.bytes ?? 0 : 0);
+  const ownBits = (8 * now) / (copies * rowsNow * dim); // with the scales of quantized blocks
+  const widths = [ownBits, ...BITS.filter((one) => one < ownBits)];
   const [rowsId, bitsId, textId] = ["rows", "bits", "text"].map(freshId);
   const [rowsOut, bitsOut, size] = [h("output", { for: rowsId }), h("output", { for: bitsId }), h("p", { role: "status" })];
   const steps = 100;
   const rows = h("input", { id: rowsId, type: "range", min: 1, max: steps, value: steps, oninput: () => draw() });
-  const bits = h("input", { id: bitsId, type: "range", min: 0, max: BITS.length - 1, value: 0, oninput: () => draw() });
+  const bits = h("input", { id: bitsId, type: "range", min: 0, max: widths.length - 1, value: 0, oninput: () => draw() });
   const text = h("textarea", { id: textId, rows: 4, spellcheck: "false", placeholder: "Paste at least 2,000 characters of what the model will read." });
   const kept = () => Math.max(1, Math.round((rowsNow * Number(rows.value)) / steps));
   function draw() {
-    const width = BITS[Number(bits.value)];
+    const width = widths[Number(bits.value)];
     rowsOut.textContent = `${grouped(kept())} of ${grouped(rowsNow)}`;
-    bitsOut.textContent = `${width} bits`;
+    bitsOut.textContent = width === ownBits ? `${+ownBits.toFixed(2)} bits, as it is` : `${width} bits`;
     const bytes = Math.round((copies * kept() * dim * width) / 8);
-    size.textContent = `Embedding and LM head: ${humanBytes(bytes)} instead of ${humanBytes(now)}${bytes < now ? `, ${percent(1 - bytes / now)} less` : ""}. Scales of quantized blocks are not counted.`;
+    const change = bytes < now ? ` instead of ${humanBytes(now)}, ${percent(1 - bytes / now)} less` : "";
+    const scales = width === ownBits ? "" : " Scales of quantized blocks are not counted.";
+    size.textContent = `Embedding and LM head: ${humanBytes(bytes)}${change}.${scales}`;
   }
   const body = (more) => () => ({ method: "POST", body: { text: text.value, ...more() } });
   const trim = jobButton("Measure these rows", () => `api/models/${model.id}/what-if`, trimmed, body(() => ({ rows: kept() })));
@@ -51,9 +56,8 @@ function trimmed({ rows, ladder, commands }) {
 function quantized({ costs, commands }) {
   const rows = costs.costs.filter((cost) => cost.which === "both");
   return [
-    scroller("Precisions", h("table", { class: "data" },
-      h("thead", null, h("tr", null, ["both", "rounding", "size", "nats", "± 95%", "KL", "same next token"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, rows.map((cost) => h("tr", null, h("th", { scope: "row" }, cost.head.precision), h("td", null, cost.rounding), h("td", null, humanBytes(cost.bytes)), h("td", null, signed(cost.nats.change, 4)), h("td", null, (cost.nats.high - cost.nats.change).toFixed(4)), h("td", null, cost.kl.toFixed(4)), h("td", null, percent(cost.same_next_token))))))),
+    dataTable("Precisions", ["both", "rounding", "size", "nats", "± 95%", "KL", "same next token"],
+      rows.map((cost) => [cost.head.precision, cost.rounding, humanBytes(cost.bytes), signed(cost.nats.change, 4), (cost.nats.high - cost.nats.change).toFixed(4), cost.kl.toFixed(4), percent(cost.same_next_token)])),
     ...costs.notes.map((note) => h("p", { class: "note" }, note)),
     commands.length ? "" : h("p", { class: "note" }, `Nothing that GGUF can store costs less than ${costs.tolerance} nats per token.`),
     ...commands.map(command),

@@ -1,7 +1,8 @@
 // Calculator view: vocabulary, width and non-embedding parameters -> what tying saves. The URL holds the state.
 import { catalog } from "../lib/api.js";
 import { price, shareWithin, SIZES } from "../lib/budget.js";
-import { scatter, shareBars } from "../lib/charts.js";
+import { shareBars } from "../lib/bars.js";
+import { modelTable, scatter } from "../lib/scatter.js";
 import { freshId, h, media, scroller, tieWord } from "../lib/dom.js";
 import { grouped, human, humanBytes, parseCount, percent } from "../lib/numbers.js";
 
@@ -72,7 +73,7 @@ export async function show(main) {
       h("h2", { id: "field-title" }, "Compared with known models"),
       h("p", { class: "quiet" }, "Models in which a separate LM head would be a large share are nearly always tied; models in which it is negligible are nearly always untied."),
       field,
-      table(models)));
+      modelTable(models)));
 
   preset.addEventListener("change", () => {
     const model = models.find((one) => one.slug === preset.value);
@@ -166,12 +167,4 @@ function answer(budget, bands, model) {
         }))),
       h("p", { class: "note" }, "The size includes both matrices. “Who ties” counts known models with a similar share of the LM head."))));
   return parts;
-}
-
-function table(models) {
-  const rows = models.filter((model) => model.head_share !== null).sort((a, b) => b.head_share - a.head_share);
-  return h("details", { class: "play" }, h("summary", null, `All ${rows.length} models as a table`),
-    scroller("Known models", h("table", { class: "data" },
-      h("thead", null, h("tr", null, ["model", "tie", "share", "one matrix", "total"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", null, rows.map((model) => h("tr", null, h("th", { scope: "row" }, model.name), h("td", null, tieWord(model.tied)), h("td", null, percent(model.head_share)), h("td", null, human(model.matrix)), h("td", null, human(model.total))))))));
 }

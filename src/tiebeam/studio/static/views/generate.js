@@ -1,9 +1,10 @@
 // Generate view: streamed text; for each token its probability, what every layer added to its logit, and the factors.
 import { get, job, postStream } from "../lib/api.js";
-import { freshId, h, scroller } from "../lib/dom.js";
-import { hbars } from "../lib/charts.js";
-import { visible } from "../lib/visible.js";
+import { hbars } from "../lib/bars.js";
+import { freshId, h } from "../lib/dom.js";
 import { humanBytes, percent, signed } from "../lib/numbers.js";
+import { dataTable } from "../lib/table.js";
+import { visible } from "../lib/visible.js";
 
 const shown = (token) => (token.text ?? `#${token.id}`).replaceAll("\n", "⏎").replace(/^ | $/g, "␣");
 const MOST_LAYERS = 16; // bars; further layers are joined
@@ -28,24 +29,30 @@ export async function show(main) {
   const go = h("button", { type: "submit", class: "first" }, "Generate");
   const halt = h("button", { type: "button", disabled: true, onclick: () => stopper?.abort() }, "Stop");
   let stopper = null;
+  let made = 0; // tokens
   main.replaceChildren(h("h1", null, "Generate"),
     h("div", { class: "side-by-side play" },
       h("form", { class: "panel stack", "aria-label": "Settings", onsubmit: (event) => { event.preventDefault(); run(); } },
-        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed), h("div", { class: "row" }, go, halt), held),
+        field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed, "used above temperature 0"), h("div", { class: "row" }, go, halt), held),
       h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), output, status),
         h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Logits of the token"), behind))));
 
   await tellMemory();
 
   // The weights are loaded while the prompt is typed.
-  let loading = null;
+  let loading = null; // {model, stop, done: whether it succeeded}
   function load() {
-    if (loading?.model === model.value) return;
+    if (loading?.model === model.value) return loading.done;
     loading?.stop.abort();
     const mine = (loading = { model: model.value, stop: new AbortController() });
-    job(`api/models/${model.value}/load`, ({ stage, done, total, seconds_left }) => {
+    mine.done = job(`api/models/${model.value}/load`, ({ stage, done, total, seconds_left }) => {
       if (loading === mine && total) held.textContent = `${stage}: ${done} of ${total}${seconds_left === null ? "" : `, about ${Math.max(1, Math.round(seconds_left))} s left`}`;
-    }, { method: "POST", signal: mine.stop.signal }).then(tellMemory, (error) => { if (loading === mine && error.name !== "AbortError") held.textContent = error.message; });
+    }, { method: "POST", signal: mine.stop.signal }).then(tellMemory, (error) => {
+      if (loading !== mine) return;
+      loading = null; // another try may succeed
+      held.textContent = error.name === "AbortError" ? "Not loaded." : error.message;
+    });
+    return mine.done;
   }
   prompt.addEventListener("input", load);
   model.addEventListener("change", load);
@@ -59,14 +66,18 @@ export async function show(main) {
   async function run() {
     stopper?.abort();
     stopper = new AbortController();
+    const { signal } = stopper;
+    signal.addEventListener("abort", () => { if (made === 0) loading?.stop.abort(); });
     go.disabled = true;
     halt.disabled = false;
-    status.textContent = "Opening the model …";
+    status.textContent = "Loading the model; the progress is below the settings.";
     output.replaceChildren(h("span", { class: "prompt" }, prompt.value));
-    let made = 0;
     let began = 0; // when the first token was there: opening and reading the prompt are no generation
+    made = 0;
     const body = { model: model.value, prompt: prompt.value, new: Number(amount.value), temperature: Number(temperature.value), ...(Number(temperature.value) > 0 ? { seed: Number(seed.value) } : {}) };
     try {
+      await load();
+      if (!signal.aborted) status.textContent = "Reading the prompt …";
       await postStream("api/generate", body, (name, data) => {
         if (name === "error") throw new Error(visible(data.error));
         if (data.prompt || data.done) return;
@@ -77,7 +88,7 @@ export async function show(main) {
         explain(button, data);
         const rate = made > 1 ? `, ${((1000 * (made - 1)) / (performance.now() - began)).toFixed(1)} per second` : "";
         status.textContent = `${made} tokens${rate}`;
-      }, stopper.signal);
+      }, signal);
       status.textContent += ending(made);
     } catch (error) {
       status.textContent = error.name === "AbortError" ? `Stopped after ${made} tokens.` : error.message;
@@ -95,12 +106,11 @@ export async function show(main) {
       h("h3", null, "Probability of the next token"),
       hbars(token.top.map((one) => ({ name: shown(one), value: one.probability, label: percent(one.probability), on: one.chosen })), { low: 0, high: 1 }),
       h("h3", null, "What made this logit"),
-      h("p", { class: "note" }, `The logit of ${shown(chosen)} is ${signed(chosen.logit)}. The residual stream is a sum, so the logit is one too: the direct path from the embedding, and what each layer added.`),
+      h("p", { class: "note" }, "The logit of ", h("code", null, shown(chosen)), ` is ${signed(chosen.logit)}. The residual stream is a sum, so the logit is one too: the direct path from the embedding, and what each layer added.`),
       hbars(layerBars(token.layers)),
       h("details", null, h("summary", null, "Norms and cosines"), h("p", { class: "note" }, "A logit is a dot product: norm of the hidden state × norm of the token’s row of the LM head × cosine between them."),
-        scroller("Factors of the logits", h("table", { class: "data" },
-          h("thead", null, h("tr", null, ["token", "|h|", "|row|", "cosine", "logit", "probability"].map((name) => h("th", { scope: "col" }, name)))),
-          h("tbody", null, token.top.map((one) => h("tr", null, h("th", { scope: "row" }, h("code", null, shown(one)), one.chosen ? " chosen" : ""), h("td", null, one.hidden_length.toFixed(2)), h("td", null, one.row_length.toFixed(3)), h("td", null, signed(one.cosine, 3)), h("td", null, signed(one.logit)), h("td", null, percent(one.probability)))))))));
+        dataTable("Factors of the logits", ["token", "|h|", "|row|", "cosine", "logit", "probability"],
+          token.top.map((one) => [[h("code", null, shown(one)), one.chosen ? " chosen" : ""], one.hidden_length.toFixed(2), one.row_length.toFixed(3), signed(one.cosine, 3), signed(one.logit), percent(one.probability)]))));
   }
 }
 

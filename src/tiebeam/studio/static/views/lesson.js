@@ -17,12 +17,11 @@ export async function show(main, aside) {
 
 function opening(story) {
   return h("section", { class: "hero" },
-    h("div", null,
-      h("h1", null, "Embedding and LM head: one matrix or two?"),
-      h("p", { class: "lead" }, "A language model turns tokens into vectors with its embedding, and vectors into logits with its LM head. Both are matrices with one row per token. Tied models use one matrix for both. This page shows what that does, with numbers you can change."),
-      h("nav", { "aria-label": "Chapters" }, h("ol", { class: "toc" }, story.map((chapter) => h("li", null, h("a", { href: `#${chapter.id}` }, chapter.title))))),
-      h("p", { class: "note" }, "Scroll, or use the keys → and ←. Points and answers are stored in this browser only.")),
-    hero());
+    h("h1", null, "Embedding and ", h("span", { class: "nowrap" }, "LM head:"), " one matrix or two?"),
+    h("p", { class: "lead" }, "A language model turns tokens into vectors with its embedding, and vectors into logits with its LM head. Both are matrices with one row per token, and many models use one matrix for both. This page shows what that saves and what it costs, with numbers you can change."),
+    hero(),
+    h("nav", { "aria-label": "Chapters" }, h("ol", { class: "toc" }, story.map((chapter) => h("li", null, h("a", { href: `#${chapter.id}` }, chapter.title))))),
+    h("p", { class: "note" }, "Scroll, or use the keys → and ←. Points and answers are stored in this browser only."));
 }
 
 // A list of chapters at the edge of wide screens that marks the one on the screen.
@@ -114,9 +113,9 @@ function inline(chapter) {
   }));
 }
 
-// → goes to the next step, ← to the previous one; not while something that uses these keys has the focus.
+// → goes to the next step, ← to the previous one; not where these keys do something else.
 function stepWithKeys(event) {
-  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary, .scroll")) return;
+  if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary, .scroll")) return;
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!by) return;
   event.preventDefault();

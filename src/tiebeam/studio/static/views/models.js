@@ -1,6 +1,8 @@
 // Models view: the list of models, and the page of the chosen one. The parts of the page are in model/.
-import { get, post } from "../lib/api.js";
+import { get, job, post } from "../lib/api.js";
 import { h } from "../lib/dom.js";
+import { meter } from "../lib/job.js";
+import { grouped, human, humanBytes } from "../lib/numbers.js";
 import { directPath, spectrum } from "../model/direct_path.js";
 import { rows } from "../model/rows.js";
 import { budget, findings, verdict, vocabulary } from "../model/summary.js";
@@ -56,16 +58,25 @@ export async function show(main) {
     }
   }
   let current = null;
+  let reading = null; // stops the reading of the model before
   async function open(model, address = "push") {
     if (address === "push" && current) history.pushState(null, "", `?model=${model.id}`); // Back opens the one before
     else if (address !== "keep") history.replaceState(null, "", `?model=${model.id}`);
     current = model;
-    here.replaceChildren(h("p", { class: "quiet", role: "status" }, `Reading ${model.name} …`));
+    reading?.abort();
+    const mine = (reading = new AbortController());
+    const shown = meter(`Reading ${model.name}`, () => mine.abort());
+    const known = h("p", { class: "quiet" });
+    here.replaceChildren(h("section", { class: "panel stack", "aria-labelledby": "opening" }, h("h2", { id: "opening" }, model.name), known, shown.element));
+    const partial = (found) => { known.textContent = `${found.format} · ${grouped(found.tensors)} tensors · ${human(found.parameters)} parameters · ${humanBytes(found.bytes)}`; };
     try {
-      const report = await get(`api/models/${model.id}`);
-      if (current === model) here.replaceChildren(...view(model, report).filter(Boolean));
+      const report = await job(`api/models/${model.id}`, shown.update, { signal: mine.signal, partial });
+      if (reading === mine) here.replaceChildren(...view(model, report).filter(Boolean));
     } catch (error) {
-      if (current === model) here.replaceChildren(h("p", { class: "notice error", role: "alert" }, error.message));
+      if (reading !== mine) return;
+      const again = h("button", { type: "button", onclick: () => open(model, "keep") }, "Read it again");
+      if (error.name === "AbortError") shown.element.replaceChildren(h("p", { class: "note", role: "status" }, "Cancelled."), again);
+      else here.replaceChildren(h("p", { class: "notice error", role: "alert" }, error.message));
     }
   }
   const known = [...models];

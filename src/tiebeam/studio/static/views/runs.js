@@ -20,7 +20,7 @@ const LOOK_AGAIN = 3000; // milliseconds between two looks for new runs
 const MOST = 200; // runs that one stream follows
 
 export async function show(main) {
-  await Promise.all(["curves/curves.css", "views/runs.css"].map(stylesheet));
+  await stylesheet("views/runs.css");
   const first = await get("api/runs");
   const view = new View({ smoothing: 0.1 });
   const kept = new Map();

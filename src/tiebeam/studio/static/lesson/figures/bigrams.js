@@ -1,6 +1,6 @@
 // Bigram counts of an editable text, and the spectrum of its PMI matrix.
 import { pmi } from "../../lib/bigrams.js";
-import { hbars } from "../../lib/charts.js";
+import { hbars } from "../../lib/bars.js";
 import { freshId, h } from "../../lib/dom.js";
 import { grid } from "../../lib/grid.js";
 import { antisymmetricShare, eigenvalues, negativeShare, symmetricPart } from "../../lib/linalg.js";
@@ -32,7 +32,7 @@ export function bigrams() {
 }
 
 export function spectrum() {
-  const element = h("div", { class: "panel stack" });
+  const element = h("div", { class: "panel stack narrow" });
   redraw(() => {
     const P = pmi(language.counts);
     const values = eigenvalues(symmetricPart(P));

@@ -1,5 +1,5 @@
 // Logits as dot products with rows, softmax, and which matrix the rows belong to.
-import { liveBars } from "../../lib/charts.js";
+import { liveBars } from "../../lib/bars.js";
 import { h, swatch } from "../../lib/dom.js";
 import { grid } from "../../lib/grid.js";
 import { dot, softmax } from "../../lib/linalg.js";
