@@ -9,8 +9,8 @@ import pytest
 
 from tiebeam.compare import VARIANTS
 from tiebeam.compare.comparison import base_settings
+from tiebeam.compare.gaps_to_baseline import make_ladder, pair_answers
 from tiebeam.compare.held_out_curves import read_curve, windows_of
-from tiebeam.compare.ladder import make_ladder, pair_answers
 from tiebeam.compare.ladder_cells import collect_cell
 from tiebeam.compare.train_runs import plan_runs, train_in_turns
 from tiebeam.corpus import build_corpus

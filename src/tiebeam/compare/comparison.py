@@ -18,9 +18,9 @@ from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
 from tiebeam.compare.claims import check_claims
 from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
+from tiebeam.compare.gaps_to_baseline import make_ladder, pair_answers
 from tiebeam.compare.held_out_curves import HeldOutCurve, read_curve, windows_of
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
-from tiebeam.compare.ladder import make_ladder, pair_answers
 from tiebeam.compare.ladder_cells import collect_cell
 from tiebeam.compare.learning_rate_sweep import chosen_rates, stored_sweep, sweep, sweep_document
 from tiebeam.compare.plan_answer import answer_for
