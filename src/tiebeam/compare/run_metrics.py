@@ -20,7 +20,7 @@ from tiebeam.compare.embedding_similarity import drift, spectrum
 from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_frequency
 from tiebeam.compare.train_runs import MEMORY, Run, final_metrics, initial_model
 from tiebeam.lens.lens_report import norms_by_frequency
-from tiebeam.train import Evaluation, RunDirectory, Settings
+from tiebeam.train import Evaluation, RunDirectory
 from tiebeam.train.pack_run import pack_run
 from tiebeam.train.run_directory import MODEL
 
