@@ -85,7 +85,7 @@ def next_factor(losses: Mapping[float, float | None], first: Sequence[float], mo
     for factor in first:
         if factor not in losses:
             return factor
-    best = min(losses, key=lambda factor: _comparable(losses[factor]))
+    best = min(losses, key=lambda factor: (_comparable(losses[factor]), factor))  # all diverged: the smallest
     if len(losses) >= most or best not in (min(losses), max(losses)):
         return None
     return best * 2 if best == max(losses) else best / 2
