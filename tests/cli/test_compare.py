@@ -1,8 +1,16 @@
 """`tiebeam compare`: one directory with a report; the same command resumes it."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
+
+import tiebeam
 
 SMALL = ("--max-bytes", "100000", "--vocab", "300", "--dim", "16", "--widths", "8,16", "--heads", "2",
          "--kv-heads", "1", "--mlp-dim", "32", "--layers", "1", "--context", "32", "--batch-tokens", "128",
@@ -95,6 +103,33 @@ def test_the_live_table_has_a_row_per_variant_and_width(tmp_path):
     assert lines[-1].endswith(" left")
 
 
+@pytest.mark.slow
+def test_a_terminal_shows_the_table_alone_while_the_runs_train(tmp_path):
+    pty = pytest.importorskip("pty")
+    terminal, child = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(terminal, 65536):
+                shown.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "TIEBEAM_CACHE": str(tmp_path / "cache"),
+                   "PYTHONPATH": str(Path(tiebeam.__file__).parents[1])}  # fmt: skip
+    command = [sys.executable, "-m", "tiebeam", "compare", *SMALL, "--steps", "60", "--out", str(tmp_path / "R")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=child, env=environment, check=True, timeout=300)
+    os.close(child)
+    reader.join()
+    os.close(terminal)
+    text = b"".join(shown).decode()
+    first, last = text.index("held-out bits/byte"), text.rindex("held-out bits/byte")
+    assert "tokenising" in text[:first]
+    assert "tokenising" not in text[first:last]
+    assert "better than" in text[first:] or "includes 0" in text[first:]  # the answer so far
+
+
 def test_the_list_has_a_line_per_variant_with_claim_source_and_parameters(run):
     from tiebeam.compare.variants import VARIANTS
 
@@ -126,7 +161,6 @@ def test_the_frontier_suite_runs_every_variant(run, tmp_path):
 
 def test_the_frontier_page_shows_the_list_and_a_verdict_for_every_claim(run):
     import re
-    from pathlib import Path
 
     from tiebeam.compare.variants import VARIANTS
 

@@ -10,6 +10,8 @@ from safetensors.numpy import load_file
 
 from tiebeam.compare import VARIANTS, Interrupted, compare
 from tiebeam.compare.embedding_similarity import alignment
+from tiebeam.compare.held_out_curves import read_curve
+from tiebeam.compare.ladder_cells import collect_cell
 from tiebeam.compare.train_runs import final_metrics, initial_model, plan_runs, train_in_turns
 from tiebeam.errors import BadRequest
 from tiebeam.train import RunDirectory, train
@@ -245,3 +247,17 @@ def test_several_variants_with_two_seeds_have_error_bars(corpus, tiny, tmp_path)
     assert not then["tied_at_end"]
     bridge = next(run for run in document["runs"] if run["variant"] == "bridge")
     assert bridge["params"] == document["runs"][0]["params"] + 16 * 16
+
+
+def test_a_variant_that_is_saved_folded_is_priced_as_it_was_trained(tiny, corpus, tmp_path):
+    names = ("tied", "bridge", "factorised", "pseudo-inverse", "untied")
+    chosen = [VARIANTS[name] for name in names]
+    (runs,) = plan_runs(
+        tiny(steps=2), chosen, [corpus], [16], [0], tmp_path, match="steps", anchor="tied", threads=1
+    )  # fmt: skip
+    train_in_turns(runs)
+    packed = {run.variant: collect_cell(read_curve(run)).packed_bytes for run in runs}
+    table = 2 * corpus.vocab * 16  # bytes in fp16
+    for name in ("bridge", "pseudo-inverse"):
+        assert packed["tied"] < packed[name] < packed["tied"] + table // 4
+    assert packed["factorised"] < packed["tied"] < packed["untied"] - table // 2

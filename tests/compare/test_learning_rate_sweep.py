@@ -1,15 +1,20 @@
 """The sweep: it picks the lowest held-out loss, reports the sensitivity, and warns at the edge."""
 
+import itertools
 import json
+import math
 from typing import Any
 
 import pytest
 
-from tiebeam.compare import VARIANTS, compare
+from tiebeam.compare import VARIANTS, Interrupted, compare
 from tiebeam.compare.learning_rate_sweep import (
+    FACTORS,
+    MOST,
     SweptRate,
     chosen_rates,
     exponent,
+    next_factor,
     roles_of,
     stored_sweep,
     sweep,
@@ -26,7 +31,7 @@ def runs(corpus, tiny, tmp_path):
 
 
 def test_a_sweep_finds_the_rate_that_learns(runs):
-    found = sweep(runs, 12, factors=(1e-9, 0.5, 1.0))
+    found = sweep(runs, 12, factors=(1e-9, 0.5, 1.0), most=3)
     assert [(one.variant, one.role) for one in found] == [("tied", "table"), ("untied", "embed"), ("untied", "head")]
     for one in found:
         assert one.rates == pytest.approx([getattr(runs[0].settings.learning_rates, one.role) * f
@@ -43,9 +48,40 @@ def test_a_sweep_finds_the_rate_that_learns(runs):
 
 
 def test_a_run_that_diverges_is_never_the_best(runs):
-    (found,) = sweep(runs[:1], 6, factors=(1.0, 1e30))
+    (found,) = sweep(runs[:1], 6, factors=(1.0, 1e30), most=2)
     assert found.best == found.rates[0]
     assert found.bpb[1] is None or found.bpb[1] > found.bpb[0]
+
+
+@pytest.mark.parametrize("best", [2.0**-4, 0.25, 1.0, 4.0, 2.0**3])
+def test_the_grid_grows_until_the_best_rate_lies_inside(best):
+    losses: dict[float, float | None] = {}
+    while (factor := next_factor(losses, FACTORS, most=9)) is not None:
+        assert factor not in losses
+        losses[factor] = None if factor > 2 * best else abs(math.log(factor / best))
+    assert min(losses) < best < max(losses)
+    assert losses[best] == 0
+    assert len(losses) == len(FACTORS) + max(0, round(abs(math.log2(best))))
+    assert all(b == 2 * a for a, b in itertools.pairwise(sorted(losses)))
+
+
+def test_a_grid_stops_at_its_largest_size():
+    losses: dict[float, float | None] = {}
+    while (factor := next_factor(losses, FACTORS, most=5)) is not None:
+        losses[factor] = -factor
+    assert sorted(losses) == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_an_interrupted_sweep_keeps_what_it_has(corpus, tiny, tmp_path):
+    options: dict[str, Any] = {"bigram_dim": 8, "bigram_steps": 5, "sweep_rates": True}
+    polls = itertools.count()
+    with pytest.raises(Interrupted):  # tied is swept in 20 steps per candidate
+        compare(tiny(steps=4), corpus, tmp_path / "R", interrupted=lambda: next(polls) > 20 * MOST, **options)
+    kept = json.loads((tmp_path / "R" / "sweep.json").read_text())["rows"]
+    assert [row["variant"] for row in kept] == ["tied"]
+    found = compare(tiny(steps=4), corpus, tmp_path / "R", **options)
+    assert found.document["sweep"]["rows"][0] == kept[0]
+    assert [row["role"] for row in found.document["sweep"]["rows"]] == ["table", "embed", "head"]
 
 
 def swept(width, best, edge=False, variant="tied"):

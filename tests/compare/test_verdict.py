@@ -49,7 +49,7 @@ def test_the_verdict_has_three_sentences_with_the_other_widths_and_the_packed_si
     assert len(verdict.sentences) == 3
     assert "Width 64: no clear difference; width 128: untied by 0.0600." in verdict.sentences[0]
     assert verdict.sentences[2].startswith("At equal size (400.0k to 2.9M parameters): untied is better")
-    assert verdict.sentences[2].endswith("At equal packed size (int8): untied by 0.0400.")
+    assert verdict.sentences[2].endswith("At equal packed size (int8, embeddings fp16): untied by 0.0400.")
     assert (verdict.winner, verdict.difference, verdict.seeds) == ("untied", -0.04, 1)
     assert verdict.half_width == pytest.approx(0.01)
     assert "one seed" in verdict.note

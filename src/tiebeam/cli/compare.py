@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from tiebeam.cli.rank_errors import reported_once
 from tiebeam.errors import BadRequest
 
 if TYPE_CHECKING:
+    from tiebeam.compare.train_runs import Run
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, Settings
 
@@ -133,12 +134,16 @@ def command(
                 display.close()
                 progress(what, done, total)
 
+            def planned_runs(runs: Sequence[Run]) -> None:
+                progress.clear()
+                display.planned(runs)
+
             with distribution, _interruptible(distribution):
                 found = compare(
                     base, corpora, Path(out), variants=chosen, widths=_widths(widths, base), seeds=seeds, match=match,
                     anchor=anchor, force=force, bigram_steps=bigram_steps, memory=memory, sweep_rates=sweep,
                     for_plan=planned, command=_command(),
-                    progress=stage, report=display.record, planned=display.planned,
+                    progress=stage, report=display.record, planned=planned_runs,
                     interrupted=Interrupt(launched=distribution.world_size > 1), distribution=distribution,
                 )  # fmt: skip
     except click.exceptions.Exit as leaving:

@@ -97,9 +97,15 @@ class Progress:
         """Clear the display."""
         with self._lock:
             self._quiet = True  # a late timer must not start it again
+            self.clear()
+
+    def clear(self) -> None:
+        """Clear the display until the next stage: two live displays would draw over each other."""
+        with self._lock:
             if self._live is not None:
                 self._live.stop()
                 self._live = None
+                self._tasks.clear()
                 if self in _showing:
                     _showing.remove(self)
 

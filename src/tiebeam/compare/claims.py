@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tiebeam.compare.answers import Seeds, equal_steps
+from tiebeam.compare.equal_steps_time_size import Seeds, equal_steps
 from tiebeam.compare.held_out_curves import HeldOutCurve
 from tiebeam.compare.variants import VARIANTS, Expectation
 

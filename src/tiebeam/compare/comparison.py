@@ -18,11 +18,11 @@ from tiebeam._version import __version__
 from tiebeam.compare.bigram_heatmaps import bigram_heatmaps
 from tiebeam.compare.claims import check_claims
 from tiebeam.compare.embedding_similarity import alignment, expected_knn_overlap
+from tiebeam.compare.gaps_to_baseline import make_ladder, pair_answers
 from tiebeam.compare.held_out_curves import HeldOutCurve, read_curve, windows_of
 from tiebeam.compare.held_out_losses import mean_and_standard_error, token_counts
-from tiebeam.compare.ladder import make_ladder, pair_answers
 from tiebeam.compare.ladder_cells import collect_cell
-from tiebeam.compare.learning_rate_sweep import chosen_rates, stored_sweep, sweep, sweep_document
+from tiebeam.compare.learning_rate_sweep import SweptRate, chosen_rates, stored_sweep, sweep, sweep_document
 from tiebeam.compare.plan_answer import answer_for
 from tiebeam.compare.run_metrics import RunMetrics, collect_metrics, read_json
 from tiebeam.compare.step_budget import LEAST_STEPS, steps_for_minutes
@@ -208,11 +208,16 @@ def _planned_groups(
     first = [run for runs in groups(base) for run in runs if run.seed == seeds[0]]
     steps = max(LEAST_STEPS, (base.steps or 400) // 4)
     swept = stored_sweep(read_json(out / SWEEP).get("rows"))
-    missing = [run for run in first if not any(s.variant == run.variant and s.width == run.width and
-                                               s.vocab == run.vocab for s in swept)]  # fmt: skip
-    swept += sweep(missing, steps, progress=stage, interrupted=interrupted, distribution=ranks)
+    known = {(one.variant, one.width, one.vocab) for one in swept}
+    missing = [run for run in first if (run.variant, run.width, run.vocab) not in known]
+
+    def store(more: Sequence[SweptRate]) -> None:
+        swept.extend(more)
+        text = json.dumps(sweep_document(swept, steps), indent=1)
+        ranks.on_main(lambda: write_text(out / SWEEP, text + "\n"))
+
+    sweep(missing, steps, progress=stage, interrupted=interrupted, swept=store, distribution=ranks)
     found = sweep_document(swept, steps)
-    ranks.on_main(lambda: write_text(out / SWEEP, json.dumps(found, indent=1) + "\n"))
     return groups(base, rates=chosen_rates(swept, first)), found
 
 

@@ -10,7 +10,7 @@ from tiebeam.budget import price
 from tiebeam.compare.document import Cell, Check
 from tiebeam.compare.held_out_curves import HeldOutCurve
 from tiebeam.compare.peak_memory_probe import training_peak
-from tiebeam.compare.run_metrics import read_json
+from tiebeam.compare.run_metrics import load_trained, read_json
 from tiebeam.compare.train_runs import MEMORY, Run
 from tiebeam.train import Settings
 from tiebeam.train.pack_run import packed_size
@@ -68,11 +68,12 @@ def _non_embedding(run: Run) -> int:
 
 
 def _sizes(run: Run, memory: bool) -> dict[str, Any]:
-    """Packed bytes, and the peak memory if asked for, stored in the run directory."""
+    """Packed bytes of the model as trained, and the peak memory if asked for, stored in the run directory."""
     stored = read_json(run.path / MEMORY)
     found = {"packed_bytes": stored.get("packed_bytes"), "peak_bytes": stored.get("peak_bytes")}
     if found["packed_bytes"] is None:
-        found["packed_bytes"] = packed_size(run.path)
+        folded = run.settings.model(run.vocab).foldable
+        found["packed_bytes"] = packed_size(run.path, model=load_trained(run) if folded else None)
     if memory and found["peak_bytes"] is None:
         found["peak_bytes"] = training_peak(run.settings, run.corpus)
     if found != stored:

@@ -1,8 +1,9 @@
 """A short sweep of the embedding and head learning rates of every variant and width.
 
 A comparison is worthless if one side's learning rate is off. Every candidate trains for a fraction of the run with its
-full schedule; the lowest held-out loss wins. An untied pair has two rates, which are swept one after the other. The
-sensitivity is what half and double the best rate cost; a best rate at the edge of its grid is a warning.
+full schedule; the lowest held-out loss wins. The grid starts with half, once and twice the default and grows by factors
+of two on the side of the best, until the best lies inside. An untied pair has two rates, which are swept one after the
+other. The sensitivity is what half and double the best rate cost; a best rate that stays at the edge is a warning.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from tiebeam.train import Distribution, LearningRates
 from tiebeam.train.loop import training
 from tiebeam.train.result import Diverged
 
-FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
-"""Of the default rate."""
+FACTORS = (0.5, 1.0, 2.0)
+"""Of the default rate, to begin with."""
+MOST = 7
+"""Candidates of one rate."""
 Key = tuple[str, int, int]  # variant, width, vocabulary
 
 
@@ -49,25 +52,43 @@ class SweptRate:
 
 
 def sweep(
-    runs: Sequence[Run], steps: int, *, factors: Sequence[float] = FACTORS,
+    runs: Sequence[Run], steps: int, *, factors: Sequence[float] = FACTORS, most: int = MOST,
     progress: Callable[[str, int, int], None] | None = None, interrupted: Callable[[], bool] = lambda: False,
-    distribution: Distribution | None = None,
+    swept: Callable[[Sequence[SweptRate]], None] | None = None, distribution: Distribution | None = None,
 ) -> list[SweptRate]:  # fmt: skip
-    """Sweep the rates of every run (one seed) in runs of `steps` steps."""
+    """Sweep the rates of every run (one seed) in runs of `steps` steps; `swept` receives those of each run."""
     found: list[SweptRate] = []
-    total = sum(len(roles_of(run)) for run in runs) * len(factors)
+    rates_in_all = sum(len(roles_of(run)) for run in runs)
     for run in runs:
-        best = run.settings.learning_rates
+        best, mine = run.settings.learning_rates, list[SweptRate]()
         for role in roles_of(run):
-            rates = tuple(getattr(run.settings.learning_rates, role) * factor for factor in sorted(factors))
-            losses: list[float | None] = []
-            for rate in rates:
-                if progress:
-                    progress(f"learning rates, width {run.width}", len(found) * len(factors) + len(losses), total)
-                losses.append(_loss(run, _changed(best, role, rate), steps, interrupted, distribution))
-            found.append(_swept(run, role, rates, tuple(losses)))
-            best = _changed(best, role, found[-1].best)
+            default, losses = getattr(run.settings.learning_rates, role), dict[float, float | None]()
+            if progress:
+                progress(f"learning rates, width {run.width}", len(found) + len(mine), rates_in_all)
+            while (factor := next_factor(losses, factors, most)) is not None:
+                losses[factor] = _loss(run, _changed(best, role, default * factor), steps, interrupted, distribution)
+            ordered = sorted(losses)
+            mine.append(_swept(run, role, tuple(default * f for f in ordered), tuple(losses[f] for f in ordered)))
+            best = _changed(best, role, mine[-1].best)
+        found += mine
+        if swept:
+            swept(mine)
     return found
+
+
+def next_factor(losses: Mapping[float, float | None], first: Sequence[float], most: int) -> float | None:
+    """The next candidate: one of `first`, then beyond the edge where the best is; None if the best lies inside.
+
+    >>> next_factor({0.5: 2.1, 1.0: 2.0, 2.0: 1.9}, (0.5, 1.0, 2.0), most=7)
+    4.0
+    """
+    for factor in first:
+        if factor not in losses:
+            return factor
+    best = min(losses, key=lambda factor: (_comparable(losses[factor]), factor))  # all diverged: the smallest
+    if len(losses) >= most or best not in (min(losses), max(losses)):
+        return None
+    return best * 2 if best == max(losses) else best / 2
 
 
 def roles_of(run: Run) -> tuple[str, ...]:
@@ -150,8 +171,12 @@ def _loss(
             return None
 
 
+def _comparable(loss: float | None) -> float:
+    return math.inf if loss is None else loss
+
+
 def _swept(run: Run, role: str, rates: tuple[float, ...], losses: tuple[float | None, ...]) -> SweptRate:
-    comparable = [math.inf if loss is None else loss for loss in losses]
+    comparable = [_comparable(loss) for loss in losses]
     at = int(np.argmin(comparable))
 
     def cost(index: int) -> float | None:

@@ -20,7 +20,7 @@ from tiebeam.compare.embedding_similarity import drift, spectrum
 from tiebeam.compare.held_out_losses import Losses, held_out_losses, loss_by_frequency
 from tiebeam.compare.train_runs import MEMORY, Run, final_metrics, initial_model
 from tiebeam.lens.lens_report import norms_by_frequency
-from tiebeam.train import Evaluation, RunDirectory, Settings
+from tiebeam.train import Evaluation, RunDirectory
 from tiebeam.train.pack_run import pack_run
 from tiebeam.train.run_directory import MODEL
 
@@ -46,7 +46,7 @@ class RunMetrics:
 def collect_metrics(run: Run, counts: NDArray[np.int64]) -> RunMetrics:
     """Collect the metrics of a run of the widest model, reusing measurements stored in its directory."""
     corpus = run.corpus
-    model = load(run.path, run.config.settings, corpus)
+    model = load_trained(run)
     embed, head = vocabulary_matrices(model)
     metrics = list(RunDirectory.open(run.path).metrics())
     checks = [r for r in metrics if "val_documents" in r]
@@ -83,12 +83,12 @@ def collect_metrics(run: Run, counts: NDArray[np.int64]) -> RunMetrics:
     return RunMetrics(run, record, losses, embed, head)
 
 
-def load(path: Path, settings: Settings, corpus: Corpus) -> GPT:
+def load_trained(run: Run) -> GPT:
     """Load the model as trained, before a bridge is folded into the head for the checkpoint."""
     from tiebeam.nn import GPT
 
-    tensors, facts = RunDirectory.open(path).load_state()
-    model = GPT(settings.model(corpus.vocab))
+    tensors, facts = RunDirectory.open(run.path).load_state()
+    model = GPT(run.settings.model(run.vocab))
     if model.tied and not facts["tied"]:
         model.untie()
     model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})

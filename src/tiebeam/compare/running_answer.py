@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tiebeam.compare.gaps_to_baseline import BASELINE
 from tiebeam.compare.held_out_curves import windows_of
-from tiebeam.compare.ladder import BASELINE
 from tiebeam.compare.paired_statistics import Estimate, estimate
 from tiebeam.compare.train_runs import Run
 from tiebeam.compare.verdict import running_text

@@ -118,8 +118,8 @@ def by_width(answers: Sequence[Answer]) -> str:
 
 def packed_clause(packed: Answer) -> str:
     if packed.includes_zero:
-        return f"At equal packed size (int8): no clear difference ({packed.difference:+.4f})."
-    return f"At equal packed size (int8): {packed.winner} by {abs(packed.difference):.4f}."
+        return f"At equal packed size (int8, embeddings fp16): no clear difference ({packed.difference:+.4f})."
+    return f"At equal packed size (int8, embeddings fp16): {packed.winner} by {abs(packed.difference):.4f}."
 
 
 def certainty(answer: Answer) -> str:

@@ -160,9 +160,15 @@ def pack_run(
     return Packed(str(target), len(raw), limit, model.size, before, after, nearest, integer)
 
 
-def packed_size(path: str | os.PathLike[str], *, weights: str = "int8", embed: str = "fp16") -> int:
-    """The size in bytes that `pack_run` would give, without writing and evaluating it."""
-    state, tables, files = _parts(Path(path), open_run(path)[0])
+def packed_size(
+    path: str | os.PathLike[str], *, model: GPT | None = None, weights: str = "int8", embed: str = "fp16"
+) -> int:
+    """The size in bytes that `pack_run` would give, without writing and evaluating it.
+
+    `model` is packed in place of the checkpoint's: a bridge or a factorized embedding counts as trained, and not as the
+    untied pair that it is folded into for other loaders.
+    """
+    state, tables, files = _parts(Path(path), model or open_run(path)[0])
     return len(pack(state, files, tables, weights, embed))
 
 

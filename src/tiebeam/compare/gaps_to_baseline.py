@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tiebeam.compare.answers import Widths, equal_size, equal_steps, equal_time
 from tiebeam.compare.document import Answer, Cell, Gap, Ladder
+from tiebeam.compare.equal_steps_time_size import Widths, equal_size, equal_steps, equal_time
 from tiebeam.compare.held_out_curves import HeldOutCurve, windows_of
 
 if TYPE_CHECKING:
