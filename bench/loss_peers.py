@@ -74,7 +74,8 @@ def rows(bench: Bench) -> Iterator[Row]:
         for name in chosen:
             goal = "<= 1.0" if name in compiled or name == "torch chunked" else ""
             yield timed(f"{label(shape, bench.threads)}: time against {name}", found, "ours", name, goal, over=name,
-                        limited_by="the three products", limit="limit", job=JOB if name in compiled else "")  # fmt: skip
+                        limited_by="the three products", limit="limit",
+                        job=JOB if name in compiled else "")  # fmt: skip
         del calls, h, W, targets
     for shape in [(50257, 768, 4096)] if bench.quick else [(50257, 768, 4096), (128256, 2048, 512)]:
         memory = {name: bytes_beyond_gradients(name, shape) for name in ["ours", "plain", *compiled]}

@@ -61,12 +61,14 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def _scaled(x: Interval, factor: float) -> Interval:
-    assert x.low is not None and x.high is not None
+    assert x.low is not None
+    assert x.high is not None
     return Interval(x.value * factor, x.low * factor, x.high * factor)
 
 
 def _per_second(seconds: Interval, amount: float) -> Interval:
-    assert seconds.low is not None and seconds.high is not None
+    assert seconds.low is not None
+    assert seconds.high is not None
     return Interval(amount / seconds.value, amount / seconds.high, amount / seconds.low)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import Bench, Row, in_child, main, several, timed
+
 from surgery import checkpoint
 
 OURS = """

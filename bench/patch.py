@@ -44,7 +44,9 @@ def step(patched: bool, tokens: int, vocab: int = VOCAB) -> Callable[[], None]:
     return run
 
 
-MEMORY = STATUS + """
+MEMORY = (
+    STATUS
+    + """
 sys.path.append(sys.argv[1])
 from patch import step
 patched, tokens = sys.argv[2] == "patched", int(sys.argv[3])
@@ -54,6 +56,7 @@ before = reset_peak()
 run()
 print(json.dumps({"peak": status("VmHWM"), "beyond": status("VmHWM") - before}))
 """
+)
 
 
 def memory(patched: bool, tokens: int) -> dict[str, float]:
@@ -70,7 +73,9 @@ def rows(bench: Bench) -> Iterator[Row]:
         bench.say(f"{name}: peak {used['peak'] / 1e9:.2f} GB, of the step {used['beyond'] / 1e9:.2f} GB")
     for key, what in (("peak", "peak memory of the process"), ("beyond", "memory of the step")):
         ratios = [found["patched"][key] / found["plain"][key] for found in launches]
-        yield several(f"{label}: {what}", ratios, "the plain model", "<= 0.5", limited_by="weights, gradient and moments")
+        yield several(
+            f"{label}: {what}", ratios, "the plain model", "<= 0.5", limited_by="weights, gradient and moments"
+        )
     found = bench.measure({name: step(name == "patched", tokens) for name in ("plain", "patched")}, "plain",
                           bench.budget * 0.4)  # fmt: skip
     yield timed(f"{label}: time", found, "patched", "the plain model", "<= 1.0", limited_by="the matrix products")

@@ -2,9 +2,9 @@
 
 python bench/surgery.py [--quick] [--json]
 
-2.0 GB of a Llama of TinyLlama's shape in three shards, in bf16, written whole, compared and flushed, against `cp -r` and
-`sync` of the same files; the proof, which runs the model, is not part of it. Every side writes to a new directory, and
-removing it is not timed. "Small files" is a model of 20 MB, where the fixed costs are.
+2.0 GB of a Llama of TinyLlama's shape in three shards, in bf16, written whole, compared and flushed, against `cp -r`
+and `sync` of the same files; the proof, which runs the model, is not part of it. Every side writes to a new directory,
+and removing it is not timed. "Small files" is a model of 20 MB, where the fixed costs are.
 """
 
 from __future__ import annotations
@@ -176,14 +176,17 @@ def trim_row(bench: Bench, place: Path, source: Path, seconds: float) -> Iterato
         "cp", seconds, after=removing(target), judged=("trim",),
     )  # fmt: skip
     yield timed("trim, 2.0 GB in 3 shards", found, "trim", "cp -r and sync", "<= 1.0", limit="limit",
-                limited_by="copying and flushing the same bytes, a thread per file", job="trim of 2.2 GB over cp")  # fmt: skip
+                limited_by="copying and flushing the same bytes, a thread per file",
+                job="trim of 2.2 GB over cp")  # fmt: skip
 
 
-def add_tokenizer(source: Path) -> None:
-    """A tokenizer of 32,000 whole words, so that `trim` has tokens to count."""
+def add_tokenizer(source: Path, vocab: int = 32_000) -> None:
+    """A tokenizer of whole words, so that `trim` has tokens to count."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, **{f"w{i}": i + 1 for i in range(31_999)}}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"<unk>": 0, **{f"w{i}": i + 1 for i in range(vocab - 1)}}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(source / "tokenizer.json"))
     (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
@@ -199,7 +202,9 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from trim_row(bench, place, shared, bench.budget * 0.15)
         base = in_child("import tiebeam.surgery, tiebeam.surgery.untie")["peak_rss"]
         peak = [in_child(UNTIE, str(shared), str(place / f"memory{i}"))["peak_rss"] for i in range(2)]
-        yield several("untie, peak memory", [x / 1e6 for x in peak], "MB", "<= 150", unit="MB", limited_by="the imports")
+        yield several(
+            "untie, peak memory", [x / 1e6 for x in peak], "MB", "<= 150", unit="MB", limited_by="the imports"
+        )
         yield several("untie, memory beyond the imports", [(x - base) / 1e6 for x in peak], "MB", "<= 20", unit="MB",
                       limited_by="the buffers that are copied through")  # fmt: skip
         shutil.rmtree(place)

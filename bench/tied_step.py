@@ -60,7 +60,9 @@ def step_products(step: Step, softmax: bool = False) -> Side:
     return run
 
 
-MEMORY = STATUS + """
+MEMORY = (
+    STATUS
+    + """
 sys.path.append(sys.argv[1])
 from tied_step import Step, run
 side, shape = sys.argv[2], [int(x) for x in sys.argv[3:]]
@@ -70,6 +72,7 @@ before = reset_peak()
 run(step, side)
 print(json.dumps({"tables": (status("VmHWM") - before) / (4 * shape[0] * shape[1])}))
 """
+)
 
 
 def tables_held(side: str, shape: tuple[int, int, int]) -> float:

@@ -69,6 +69,6 @@ def _set_threads(threads: int) -> None:
     wanted = dict.fromkeys(_THREAD_VARIABLES, str(threads))
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)

@@ -10,7 +10,18 @@ from typing import Any
 
 _SETS = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
          "amx_bf16", "amx_int8", "asimd", "sve", "bf16")  # fmt: skip
-_PACKAGES = ("numpy", "torch", "transformers", "safetensors", "gguf", "peft", "tokenizers", "mlx", "starlette", "uvicorn")
+_PACKAGES = (
+    "numpy",
+    "torch",
+    "transformers",
+    "safetensors",
+    "gguf",
+    "peft",
+    "tokenizers",
+    "mlx",
+    "starlette",
+    "uvicorn",
+)
 
 
 def facts(threads: int) -> dict[str, Any]:
@@ -21,7 +32,9 @@ def facts(threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": threads,
         "caches": _caches(),
-        "instruction_sets": [name for name in _SETS if name in (info.get("flags") or info.get("Features") or "").split()],
+        "instruction_sets": [
+            name for name in _SETS if name in (info.get("flags") or info.get("Features") or "").split()
+        ],
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),

@@ -72,8 +72,11 @@ class Rounds:
 
     @property
     def control(self) -> Interval | None:
-        return median_interval([b / a for a, b in zip(self.seconds[self.reference], self.seconds[AGAIN], strict=True)]) \
-            if AGAIN in self.seconds else None
+        return (
+            median_interval([b / a for a, b in zip(self.seconds[self.reference], self.seconds[AGAIN], strict=True)])
+            if AGAIN in self.seconds
+            else None
+        )
 
     def wide(self, judged: tuple[str, ...]) -> bool:
         return any(self.ratio(side).width > WIDE for side in judged)
@@ -96,9 +99,9 @@ def measure(
     """
     assert reference in sides, reference
     judged = judged or tuple(side for side in sides if side != reference)
-    order = [*([reference]), *(side for side in sides if side != reference), *([AGAIN] if control else [])]
+    order = [reference, *(side for side in sides if side != reference), *([AGAIN] if control else [])]
     calls: dict[str, Side] = {**sides, AGAIN: sides[reference]}
-    repeats = {side: 1 for side in order}
+    repeats = dict.fromkeys(order, 1)
     if warmup:
         for side in (side for side in order if side != AGAIN):
             took = _sample(calls[side], 1, after, clock)

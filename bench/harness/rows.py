@@ -94,7 +94,9 @@ def figure(row: Row) -> str:
 
 
 def number(x: float) -> str:
-    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.1f}" if abs(x) >= 100 else f"{x:.2f}" if abs(x) >= 10 else f"{x:.3f}"
+    return (
+        f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.1f}" if abs(x) >= 100 else f"{x:.2f}" if abs(x) >= 10 else f"{x:.3f}"
+    )
 
 
 def parse(goal: str) -> tuple[str, float]:

@@ -1,6 +1,6 @@
 """A finished run as JSON, and what two runs agree on.
 
-    {"schema": 1, "started": ..., "minutes": ..., "machine": {...}, "benches": {"loss": {"seconds": ..., "rows": [...]}}}
+{"schema": 1, "started": ..., "minutes": ..., "machine": {...}, "benches": {"loss": {"seconds": ..., "rows": [...]}}}
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Agreement:
     unmatched: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"differs  {line}" for line in self.differences] + [f"only in one run  {line}" for line in self.unmatched]
+        lines = [f"differs  {line}" for line in self.differences] + [
+            f"only in one run  {line}" for line in self.unmatched
+        ]
         share = 100 * self.agree / self.compared if self.compared else 0.0
         return "\n".join([*lines, f"{self.agree} of {self.compared} rows agree within their intervals ({share:.0f}%)"])
 
