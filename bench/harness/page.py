@@ -16,7 +16,8 @@ median of paired ratios from interleaved rounds, with its 95% interval in bracke
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
 to three times as long; if its interval then still includes the goal, it is *unstable*. *Limited* means that the goal is
 missed and that the named limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its
-physical limit would be *measured wrong*. `python bench/all.py --compare A.json B.json` says on how many rows two runs agree."""
+physical limit would be *measured wrong*. `python bench/all.py --compare A.json B.json` says on how many rows two runs
+agree."""
 
 
 def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
