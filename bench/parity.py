@@ -106,7 +106,7 @@ def rows(bench: Bench) -> Iterator[Row]:
             yield row(f"gradient difference: {name}", gradient / 1e-3, "1e-3 of each tensor's largest value", "<= 1.0",
                       limited_by=reason)  # fmt: skip
             yield row(f"difference over 20 steps: {name}", curve / 2e-3, "2e-3 nats", "<= 1.0", limited_by=reason)
-    tokens, vocab, dim = (2048, 16_384, 32)
+    tokens, vocab, dim = 4096, 50_257, 64
     shape = f"{tokens:,} tokens, V {vocab:,}, d {dim}"
     yield row(f"peak memory of the loss: {shape}", memory(tokens, vocab, dim), "its logits", "<= 0.5",
               limited_by="one chunk of logits must exist")  # fmt: skip

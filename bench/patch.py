@@ -65,8 +65,8 @@ def memory(patched: bool, tokens: int) -> dict[str, float]:
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    tokens = 1024
-    label = f"a step of a Llama with V = {VOCAB:,}, {tokens} tokens"
+    tokens = 2048
+    label = f"Llama step, V = {VOCAB:,}, {tokens:,} tokens"
     launches = [{name: memory(name == "patched", tokens) for name in ("patched", "plain")} for _ in range(2)]
     for name in ("patched", "plain"):
         used = launches[0][name]
