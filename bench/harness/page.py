@@ -19,6 +19,27 @@ missed and that the named limit, measured in the same rounds, misses it too and 
 physical limit would be *measured wrong*. `python bench/all.py --compare A.json B.json` says on how many rows two runs
 agree."""
 
+GOALS = (  # a bench row names the goal that it answers in `job`
+    "tied loss over its three products",
+    "tied loss against torch.compile and cut-cross-entropy",
+    "whole tied step",
+    "open 3 shards; 200 shards",
+    "`tiebeam inspect` process over `python -c pass`",
+    "tie, untie, 2.0 GB in 3 shards",
+    "untie with --link",
+    "trim of 2.2 GB over cp",
+    "opening a GGUF for the decoder",
+    "decode, one token, over reading the weights once",
+    "prefill of 512 tokens against transformers",
+    "training step over its own matrix products",
+    "bits per byte after 3 minutes against AdamW",
+    "lens on 128,256 x 4,096",
+    "the second use of a cached corpus",
+    "`tiebeam studio` ready to answer, from the command",
+    "distributed",
+    "scaling",
+)
+
 
 def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
     """`not_run`: name of a long bench and its command."""
@@ -30,6 +51,12 @@ def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
         + (", **quick**: fewer rounds than a full run" if run.get("quick") else "") + f": {counted}.",
         "", *describe(run["machine"]),
     ]  # fmt: skip
+    lines += ["", "## Goals", "", "| goal | measured in | rows |", "|---|---|---|"]
+    for goal in GOALS:
+        found = [(bench, row) for bench, row in rows_of(run) if row.job == goal]
+        benches = ", ".join(f"[{bench}](#{bench})" for bench in dict.fromkeys(bench for bench, _ in found))
+        counts = Counter(row.verdict for _, row in found)
+        lines.append(f"| {goal} | {benches} | {', '.join(f'{n} {v}' for v, n in counts.items()) or 'not measured'} |")
     for failure in run.get("failed", {}).items():
         lines += ["", f"**bench/{failure[0]} failed**: {failure[1]}"]
     for name, found in run["benches"].items():

@@ -144,6 +144,11 @@ def test_every_bench_file_is_run_by_the_driver() -> None:
     assert files == fresh
 
 
+@pytest.mark.parametrize("goal", page.GOALS)
+def test_every_goal_is_the_job_of_a_row(goal: str) -> None:
+    assert any(f'"{goal}"' in path.read_text() for path in BENCH.glob("*.py"))
+
+
 def test_no_bench_has_more_than_five_minutes_and_all_have_under_forty() -> None:
     assert max(entry.budget for entry in driver.BENCHES.values()) <= 300
     assert sum(entry.budget for entry in driver.BENCHES.values()) < 40 * 60
