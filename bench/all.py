@@ -55,6 +55,7 @@ BENCHES = {
     "merge": Entry("merge.py", 60),
     "dequantize": Entry("dequantize.py", 120),
     "decode": Entry("decode.py", 110),
+    "llama-cpp": Entry("llama_cpp.py", 25),
     "train": Entry("train.py", 100),
     "quality": Entry("quality.py", 210),
     "lens": Entry("lens.py", 120),
