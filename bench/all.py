@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE.parent / ".cache" / "bench"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 GRACE = 120.0  # seconds that a bench may pass its budget, for its set-up, before it is stopped
+QUICK = 0.25  # of the time in a trial run
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ NOT_RUN = {
 
 def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str], str]:
     """Rows, lines that the bench printed, and why it failed; what was measured before a failure is kept."""
-    command = [sys.executable, str(HERE / entry.file), "--json", "--budget", str(entry.budget), *entry.arguments]
+    budget = entry.budget * (QUICK if quick else 1.0)
+    command = [sys.executable, str(HERE / entry.file), "--json", "--budget", str(budget), *entry.arguments]
     process = subprocess.Popen(
         [*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
@@ -89,7 +91,7 @@ def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str
     errors: list[str] = []
     reader = threading.Thread(target=lambda: errors.extend(_echoed(process)), daemon=True)
     reader.start()
-    stopper = threading.Timer(entry.budget + GRACE, process.kill)
+    stopper = threading.Timer(budget + GRACE, process.kill)
     stopper.start()
     found = []
     assert process.stdout is not None
@@ -103,7 +105,7 @@ def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str
     reader.join(5)
     said = [line.strip() for line in errors if line.startswith("  without")]
     if late:
-        return found, said, f"stopped {GRACE:.0f} s after its budget of {entry.budget:.0f} s"
+        return found, said, f"stopped {GRACE:.0f} s after its budget of {budget:.0f} s"
     reason = errors[-1].strip() if errors else "no message"
     return found, said, "" if code == 0 else f"exit code {code}: {reason}"
 
@@ -117,9 +119,10 @@ def _echoed(process: subprocess.Popen[str]) -> list[str]:
     return lines
 
 
-def run_all(names: list[str], quick: bool, run: dict[str, Any]) -> None:
+def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path) -> None:
+    """Run the benches in turn; the file is written after each, so that a run that is stopped keeps what it has."""
     known, start = {**BENCHES, **LONG}, time.monotonic()
-    planned = [known[name].budget * (0.4 if quick else 1.0) for name in names]
+    planned = [known[name].budget * (QUICK if quick else 1.0) for name in names]
     for i, name in enumerate(names):
         elapsed, rest = time.monotonic() - start, sum(planned[i:])
         print(f"[{i + 1}/{len(names)}] {name}: {_clock(elapsed)} elapsed, about {_clock(rest)} left",
@@ -131,16 +134,16 @@ def run_all(names: list[str], quick: bool, run: dict[str, Any]) -> None:
             run["failed"][name] = failure
             print(f"  {name} FAILED: {failure}", file=sys.stderr, flush=True)
         run["benches"][name] = {"seconds": round(time.monotonic() - began, 1), "rows": rows, "said": said}
-    order = [*BENCHES, *LONG]
-    run["benches"] = dict(sorted(run["benches"].items(), key=lambda item: order.index(item[0])))
+        run["benches"] = dict(sorted(run["benches"].items(), key=lambda item: list(known).index(item[0])))
+        runs.write(path, run)
 
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def newest() -> Path | None:
-    return max((path for path in RUNS.glob("*.json") if "quick" not in path.name), default=None)
+def newest(quick: bool) -> Path | None:
+    return max((path for path in RUNS.glob("*.json") if ("quick" in path.name) == quick), default=None)
 
 
 def main() -> int:
@@ -159,7 +162,7 @@ def main() -> int:
         return 0
     started, began = datetime.datetime.now(datetime.UTC), time.monotonic()
     path = RUNS / f"{started:%Y-%m-%dT%H%M%S}{'-quick' if options.quick else ''}.json"
-    last = newest() if options.only and not options.quick else None
+    last = newest(options.quick) if options.only else None
     if last is not None:
         path, run = last, runs.read(last)
         run["failed"] = run.get("failed", {})
@@ -167,7 +170,7 @@ def main() -> int:
         run = {"schema": runs.SCHEMA, "started": started.isoformat(), "quick": options.quick, "minutes": 0.0,
                "machine": machine.facts(default_threads()), "benches": {}, "failed": {}}  # fmt: skip
     print(*machine.describe(run["machine"]), sep="\n", file=sys.stderr)
-    run_all(options.only or list(BENCHES), options.quick, run)
+    run_all(options.only or list(BENCHES), options.quick, run, path)
     if last is None:
         run["minutes"] = round((time.monotonic() - began) / 60, 1)
     runs.write(path, run)

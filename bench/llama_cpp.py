@@ -2,8 +2,8 @@
 
 python bench/llama_cpp.py [--quick] [--json]
 
-llama.cpp computes on the packed weights; ours are float32 in memory, which is four to six times as much to read. So this
-is a figure without a goal. It runs in a process of its own that waits between its turns.
+llama.cpp computes on the packed weights; ours are float32 in memory, which is four to six times as much to read. So
+this is a figure without a goal. It runs in a process of its own that waits between its turns.
 """
 
 from __future__ import annotations

@@ -134,7 +134,9 @@ def memory_row(shape: Shape) -> Row:
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    chosen = LARGE if "--large" in sys.argv else ONE_THREAD if bench.threads == 1 else SHAPES
+    chosen = (
+        SHAPES[:2] if bench.quick else LARGE if "--large" in sys.argv else ONE_THREAD if bench.threads == 1 else SHAPES
+    )
     seconds, limits = bench.budget / len(chosen) * 0.7, dict[tuple[int, int], float]()
     for shape in chosen:
         vocab, dim, _ = shape

@@ -195,7 +195,7 @@ def add_tokenizer(source: Path, vocab: int = 32_000) -> None:
 def rows(bench: Bench) -> Iterator[Row]:
     place = Path(tempfile.mkdtemp(prefix="tiebeam-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
-        layers = 5 if bench.quick else 22
+        layers = 2 if bench.quick else 22
         size = "2.0 GB in 3 shards"
         yield from tie_rows(bench, place, layers, size, "<= 1.0", bench.budget * 0.35)
         shared = place / "shared"

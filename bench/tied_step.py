@@ -80,7 +80,7 @@ def tables_held(side: str, shape: tuple[int, int, int]) -> float:
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    for shape in SHAPES:
+    for shape in SHAPES[:1] if bench.quick else SHAPES:
         vocab, dim, tokens = shape
         label = f"{vocab} x {dim} x {tokens}"
         large = vocab * dim * 4 >= 1e9
