@@ -2,9 +2,9 @@
 
 python bench/loss.py [--threads 1] [--large] [--quick] [--json]
 
-The products write into buffers that exist already; "buffers reused" is our loss without autograd, into existing
-gradients. What limits both is the softmax between the products, so that is measured too: the products with one softmax
-in place. bench/loss_peers.py compares with torch.compile and cut-cross-entropy.
+The products write into buffers that exist already; "buffers reused" is our loss with its buffers kept from step to
+step. What limits both is the softmax between the products, so that is measured too: the products with one softmax in
+place. bench/loss_peers.py compares with torch.compile and cut-cross-entropy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from harness import STATUS, Bench, Rounds, Row, Side, in_child, main, row, timed
 
+from tiebeam import nn
 from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 Shape = tuple[int, int, int]  # vocabulary, width, tokens
@@ -64,8 +65,10 @@ def products(h: torch.Tensor, W: torch.Tensor, softmax: bool = False) -> Side:
 
 
 def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
-    """Ours without autograd, into existing gradient buffers."""
-    dh, dW = torch.ones_like(h).detach(), torch.ones_like(W).detach()
+    """Ours with its buffers kept from step to step."""
+    if hasattr(nn, "LossBuffers"):
+        return partial(step, partial(tied_cross_entropy, buffers=nn.LossBuffers()), h, W, targets)
+    dh, dW = torch.ones_like(h).detach(), torch.ones_like(W).detach()  # without autograd, into existing gradients
     h, W = h.detach(), W.detach()
     weight = torch.full((len(h),), 1 / len(h))
     chunk = chunked_loss.default_chunk(len(h), *W.shape)
