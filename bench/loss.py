@@ -88,13 +88,14 @@ def sides(shape: Shape, with_limit: bool, with_reused: bool) -> dict[str, Side]:
 
 def time_rows(bench: Bench, shape: Shape, seconds: float, limit: float | None) -> Iterator[Row]:
     vocab, dim, tokens = shape
-    longest = 6.0 * vocab * dim * tokens > 0.6e12  # seconds per call: no warm-up, and as few rounds as give an interval
+    # A call of seconds gets no warm-up (its buffers are touched already), and as few rounds as give an interval.
+    longest = 6.0 * vocab * dim * tokens / bench.threads > 2e11
     setups = 1 if longest or bench.quick else 2
     found: Rounds | None = None
     for _ in range(setups):
         found = bench.measure(
             sides(shape, limit is None, tokens < 1024 or vocab < 100_000), "products", seconds / setups, rounds=found,
-            judged=("ours",), fewest=4 if longest else 6, warmup=not longest,
+            judged=("ours",), fewest=3, warmup=not longest,
         )  # fmt: skip
     assert found is not None
     known = found.ratio("limit").value if limit is None else limit

@@ -45,7 +45,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     limit = found.time("imports").value
     yield Row("tiebeam studio, ready to answer", seconds.value, "s", "<= 1", seconds.low, seconds.high, "s",
               found.count, limited_by="importing click, starlette and uvicorn, in seconds", limit=limit,
-              bound=f">= {limit * 0.5:.3f}", job="`tiebeam studio` ready to answer, from the command")  # fmt: skip
+              job="`tiebeam studio` ready to answer, from the command")  # fmt: skip
     yield timed(
         "tiebeam studio, ready to answer, over its imports", found, "ready", "importing click, starlette, uvicorn"
     )

@@ -90,7 +90,7 @@ def rows(bench: Bench) -> Iterator[Row]:
             "limit": step_products(step, softmax=True),
         }  # fmt: skip
         found = bench.measure(sides, "products", bench.budget * (0.4 if large else 0.25), judged=("ours",),
-                              fewest=4 if large else 6)  # fmt: skip
+                              fewest=3 if large else 6)  # fmt: skip
         yield timed(f"{label}: time", found, "ours", "its matrix products", "<= 1.08", bound=">= 1.0", limit="limit",
                     limited_by="the softmax between the products", job=JOB)  # fmt: skip
         yield timed(f"{label}: time against plain PyTorch", found, "ours", "plain PyTorch", "<= 1.0", over="plain",
