@@ -31,13 +31,13 @@ from pathlib import Path
 corpus, out, layout, threads, tokens = sys.argv[1:]
 import torch
 torch.set_num_threads(int(threads))
-from tiebeam.corpus import Corpus
+from tiebeam.corpus import open_corpus
 from tiebeam.train import Distribution, Settings
 from tiebeam.train.loop import training
 settings = Settings(steps=100_000, batch_tokens=int(tokens), threads=int(threads), log_every=10**6, validate_every=1.0,
                     save_every=1e9)
 where = Distribution.from_environment(shard=layout == "fsdp", shard_vocab=layout == "vocab")
-with where, training(settings, Corpus.open(Path(corpus)), Path(out), distribution=where) as run:
+with where, training(settings, open_corpus(Path(corpus)), Path(out), distribution=where) as run:
     for line in sys.stdin:
         start = time.perf_counter()
         run.advance(int(line))

@@ -23,11 +23,11 @@ from tiebeam.corpus import build_corpus
 TRAIN = """
 import json, sys
 from pathlib import Path
-from tiebeam.corpus import Corpus
+from tiebeam.corpus import open_corpus
 from tiebeam.train import Settings, train
 corpus, out, kind, minutes = sys.argv[1:]
 settings = Settings(minutes=float(minutes), optimizer=kind, threads=1, validate_every=0.5)
-result = train(settings, Corpus.open(Path(corpus)), Path(out))
+result = train(settings, open_corpus(Path(corpus)), Path(out))
 print(json.dumps({"bpb": result.final.bpb}))
 """
 

@@ -181,12 +181,12 @@ def trim_row(bench: Bench, place: Path, source: Path, seconds: float) -> Iterato
 
 
 def add_tokenizer(source: Path, vocab: int = 32_000) -> None:
-    """A tokenizer of whole words, so that `trim` has tokens to count."""
+    """A WordPiece tokenizer with the words w0, w1 and so on, so that `trim` has tokens to count."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(
-        models.WordLevel({"<unk>": 0, **{f"w{i}": i + 1 for i in range(vocab - 1)}}, unk_token="<unk>")
-    )
+    pieces = ["[UNK]", *(mark + character for mark in ("", "##") for character in "w0123456789")]
+    words = {piece: i for i, piece in enumerate([*pieces, *(f"w{i}" for i in range(vocab - len(pieces)))])}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(source / "tokenizer.json"))
     (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
