@@ -182,12 +182,12 @@ def trim_row(bench: Bench, place: Path, source: Path, seconds: float) -> Iterato
 
 def add_tokenizer(source: Path, vocab: int = 32_000) -> None:
     """A WordPiece tokenizer with the words w0, w1 and so on, so that `trim` has tokens to count."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     pieces = ["[UNK]", *(mark + character for mark in ("", "##") for character in "w0123456789")]
     words = {piece: i for i, piece in enumerate([*pieces, *(f"w{i}" for i in range(vocab - len(pieces)))])}
     tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.WhitespaceSplit(), decoders.WordPiece()
     tokenizer.save(str(source / "tokenizer.json"))
     (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
 
