@@ -58,7 +58,7 @@ BENCHES = {
     "dequantize": Entry("dequantize.py", 100),
     "decode": Entry("decode.py", 100),
     "llama-cpp": Entry("llama_cpp.py", 25),
-    "train": Entry("train.py", 100),
+    "train": Entry("train.py", 120),
     "quality": Entry("quality.py", 210),
     "lens": Entry("lens.py", 100),
     "corpus": Entry("corpus.py", 50),

@@ -69,7 +69,8 @@ def rows(bench: Bench) -> Iterator[Row]:
         torch.manual_seed(0)
         ids = torch.randint(config.vocab, (batch, config.context))
         peer = NanoGPT(config.vocab, config.dim, config.layers, config.heads, config.context)
-        models = {kind: GPT(config) for kind in ("adamw", "muon")}
+        kinds = ("adamw", "muon") if config.dim < 300 else ("adamw",)  # a step of the larger shape takes seconds
+        models = {kind: GPT(config) for kind in kinds}
         attention = (config.layers, batch * config.heads, config.context, config.dim // config.heads)
         ours = models["adamw"]
         sides: dict[str, Side] = {
@@ -82,12 +83,13 @@ def rows(bench: Bench) -> Iterator[Row]:
             model = GPT(config)
             optimizers = list(make_optimizers(model.roles(), LearningRates(), "adamw"))
             sides["compiled"] = stepper(torch.compile(model), optimizers, ids)
-        found = bench.measure(sides, "products", bench.budget * 0.25, judged=("adamw",))
+        found = bench.measure(sides, "products", bench.budget * 0.25, judged=("adamw",), fewest=4)
         reason = "norms, activations, rotary positions, softmax and the optimizer, which read and write memory"
         yield timed(f"training step, {name}", found, "adamw", "its matrix products", goal, bound=">= 1.0",
                     limited_by=reason, job=JOB)  # fmt: skip
-        yield timed(f"training step with Muon, {name}", found, "muon", "its matrix products", bound=">= 1.0",
-                    limited_by="Muon's own products")  # fmt: skip
+        if "muon" in sides:
+            yield timed(f"training step with Muon, {name}", found, "muon", "its matrix products", bound=">= 1.0",
+                        limited_by="Muon's own products")  # fmt: skip
         if "compiled" in sides:
             yield timed(f"training step, compiled, {name}", found, "compiled", "its matrix products", goal,
                         bound=">= 1.0", limited_by=reason, job=JOB)  # fmt: skip
