@@ -56,7 +56,7 @@ peers: $(STAMP)  ## What real loaders do with every architecture, against what t
 	$(BIN)/pytest -n 2 -m exhaustive
 	$(BIN)/python -m pytest -n 0 -m peer tests/peers --full-matrix
 
-bench: $(STAMP)  ## Run every benchmark; prints ratios
+bench: $(STAMP)  ## Run the benchmarks, under 40 minutes on an idle machine; writes docs/benchmarks.md
 	$(BIN)/python bench/all.py
 
 # The tools of the site, the notebooks and pre-commit: not part of `make setup`, which stays quick.

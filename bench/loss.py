@@ -1,31 +1,31 @@
-"""The tied loss, forward and backward: time relative to its three matrix products, and memory beyond the gradients.
+"""The tied loss, forward and backward: time over its three matrix products, and memory beyond the gradients.
 
-python bench/loss.py [--quick] [--json]
+python bench/loss.py [--threads 1] [--large] [--quick] [--json]
 
-The peers: F.linear + F.cross_entropy, the same under torch.compile, cut-cross-entropy's CPU path (also torch.compile;
-measured if it is installed), and torch's chunked linear_cross_entropy with 512 tokens per chunk (its default is a few
-tokens at a time on wide tables, which is several times slower).
+The products write into buffers that exist already; "buffers reused" is our loss with its buffers kept from step to
+step. What limits both is the softmax between the products, so that is measured too: the products with one softmax in
+place. bench/loss_peers.py compares with torch.compile and cut-cross-entropy.
 """
 
 from __future__ import annotations
 
 import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from _common import Row, in_child, interleaved, main, row
+from harness import STATUS, Bench, Rounds, Row, Side, in_child, main, row, timed
 
+from tiebeam import nn
 from tiebeam.nn import chunked_loss, tied_cross_entropy
 
-SHAPES = [(50257, 768, 4096), (128256, 2048, 1024), (1024, 512, 16384)]  # vocabulary, width, tokens
-QUICK = [(50257, 768, 1024), (128256, 2048, 512), (1024, 512, 4096)]
-Side = Callable[[], object]
+Shape = tuple[int, int, int]  # vocabulary, width, tokens
+SHAPES: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024), (50257, 768, 4096)]
+LARGE: list[Shape] = [(128256, 2048, 512), (128256, 2048, 1024)]
+ONE_THREAD: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024)]
+JOB = "tied loss over its three products"
 
 
 def inputs(vocab: int, dim: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,36 +39,9 @@ def plain(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     return F.cross_entropy(F.linear(h, W), targets)
 
 
-def torch_chunked(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=min(512, len(h)), chunking_method=None)
-    return F.linear_cross_entropy(h, W, targets, options=options)
-
-
-LOSSES = {"plain": plain, "torch chunked": torch_chunked, "ours": tied_cross_entropy}
-
-
-def loss_named(name: str) -> Callable[..., torch.Tensor]:
-    if name == "torch.compile":
-        return torch.compile(plain)
-    if name == "cut-cross-entropy":
-        from cut_cross_entropy import linear_cross_entropy
-
-        return lambda h, W, targets: linear_cross_entropy(h, W, targets, impl="torch_compile")
-    return LOSSES[name]
-
-
-def available() -> list[str]:
-    names = ["plain", "ours"]
-    if hasattr(F, "linear_cross_entropy"):
-        names.append("torch chunked")
-    for name in ("torch.compile", "cut-cross-entropy"):
-        try:
-            h, W, targets = inputs(32, 8, 16)
-            loss_named(name)(h, W, targets).backward()
-            names.append(name)
-        except Exception as problem:  # a peer that is not installed, or a machine without a compiler
-            print(f"without {name}: {str(problem).splitlines()[0]}", file=sys.stderr)
-    return names
+def label(shape: Shape, threads: int) -> str:
+    vocab, dim, tokens = shape
+    return f"{vocab} x {dim} x {tokens}" + (", one thread" if threads == 1 else "")
 
 
 def step(loss: Callable[..., torch.Tensor], h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> None:
@@ -76,13 +49,15 @@ def step(loss: Callable[..., torch.Tensor], h: torch.Tensor, W: torch.Tensor, ta
     loss(h, W, targets).backward()
 
 
-def three_products(h: torch.Tensor, W: torch.Tensor) -> Side:
-    """The lower bound: logits, dh and dW as matrix products into existing buffers."""
-    logits, dh, dW = torch.empty(len(h), len(W)), torch.empty_like(h), torch.empty_like(W)
-    h, W = h.detach(), W.detach()
+def products(h: torch.Tensor, W: torch.Tensor, softmax: bool = False) -> Side:
+    """The lower bound: logits, dh and dW as matrix products into existing, touched buffers."""
+    logits, dh, dW = torch.ones(len(h), len(W)), torch.ones_like(h), torch.ones_like(W)
+    h, W, dh, dW = h.detach(), W.detach(), dh.detach(), dW.detach()
 
     def run() -> None:
         torch.mm(h, W.t(), out=logits)
+        if softmax:
+            torch.softmax(logits, 1, out=logits)
         torch.mm(logits, W, out=dh)
         torch.mm(logits.t(), h, out=dW)
 
@@ -90,8 +65,10 @@ def three_products(h: torch.Tensor, W: torch.Tensor) -> Side:
 
 
 def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
-    """Ours without autograd, into existing gradient buffers."""
-    dh, dW = torch.empty_like(h).detach(), torch.empty_like(W).detach()
+    """Ours with its buffers kept from step to step."""
+    if hasattr(nn, "LossBuffers"):
+        return partial(step, partial(tied_cross_entropy, buffers=nn.LossBuffers()), h, W, targets)
+    dh, dW = torch.ones_like(h).detach(), torch.ones_like(W).detach()  # without autograd, into existing gradients
     h, W = h.detach(), W.detach()
     weight = torch.full((len(h),), 1 / len(h))
     chunk = chunked_loss.default_chunk(len(h), *W.shape)
@@ -99,63 +76,79 @@ def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
     return lambda: chunked_loss.losses_and_gradients(work)
 
 
-MEMORY = """
-import sys
+def sides(shape: Shape, with_limit: bool, with_reused: bool) -> dict[str, Side]:
+    h, W, targets = inputs(*shape)
+    found: dict[str, Side] = {"products": products(h, W), "ours": partial(step, tied_cross_entropy, h, W, targets)}
+    if with_reused:
+        found["reused"] = reused(h, W, targets)
+    if with_limit:
+        found["limit"] = products(h, W, softmax=True)
+    return found
+
+
+def time_rows(bench: Bench, shape: Shape, seconds: float, limit: float | None) -> Iterator[Row]:
+    vocab, dim, tokens = shape
+    # A call of seconds gets no warm-up (its buffers are touched already), and as few rounds as give an interval.
+    longest = 6.0 * vocab * dim * tokens / bench.threads > 2e11
+    setups = 1 if longest or bench.quick else 2
+    found: Rounds | None = None
+    for _ in range(setups):
+        found = bench.measure(
+            sides(shape, limit is None, tokens < 1024 or vocab < 100_000), "products", seconds / setups, rounds=found,
+            judged=("ours",), fewest=3, warmup=not longest,
+        )  # fmt: skip
+    assert found is not None
+    known = found.ratio("limit").value if limit is None else limit
+    reason = "the softmax between the products" + ("" if limit is None else ", measured with fewer tokens")
+    for side, goal, what in (("ours", "<= 1.06", "time"), ("reused", "<= 1.03", "time, buffers reused")):
+        if side in found.seconds:
+            made = timed(f"{label(shape, bench.threads)}: {what}", found, side, "its three matrix products", goal,
+                         bound=">= 1.0", limited_by=reason, job=JOB)  # fmt: skip
+            yield Row(**{**made.__dict__, "limit": known})
+
+
+MEMORY = (
+    STATUS
+    + """
 sys.path.append(sys.argv[1])
-import json, torch
-from loss import inputs, loss_named, step
-
-def status(key):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
-
+import loss, loss_peers
 name, shape = sys.argv[2], [int(x) for x in sys.argv[3:]]
-loss = loss_named(name)
-step(loss, *inputs(*(shape if name in ("torch.compile", "cut-cross-entropy") else (64, 16, 32))))
-h, W, targets = inputs(*shape)
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
-step(loss, h, W, targets)
+call = loss_peers.loss_named(name)
+loss.step(call, *loss.inputs(*(shape if name in loss_peers.COMPILED else (64, 16, 32))))
+h, W, targets = loss.inputs(*shape)
+before = reset_peak()
+loss.step(call, h, W, targets)
 print(json.dumps({"beyond": status("VmHWM") - before - 4 * (h.numel() + W.numel())}))
 """
+)
 
 
-def bytes_beyond_gradients(name: str, shape: tuple[int, int, int]) -> float:
+def bytes_beyond_gradients(name: str, shape: Shape) -> float:
     """Peak memory of one step beyond dh and dW, in a subprocess."""
     return in_child(MEMORY, str(Path(__file__).parent), name, *map(str, shape))["beyond"]
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    names = available()
-    for shape in QUICK if quick else SHAPES:
-        vocab, dim, tokens = shape
-        label = f"{vocab} x {dim}, {tokens} tokens"
-        h, W, targets = inputs(*shape)
-        sides: dict[str, Side] = {"bound": three_products(h, W), "reused": reused(h, W, targets)}
-        sides |= {name: partial(step, loss_named(name), h, W, targets) for name in names}
-        best = interleaved(sides, rounds=2 if quick else 4)
-        ours = best["ours"]
-        yield row(f"{label}: time", ours / best["bound"], "its three matrix products", "<= 1.10")
-        yield row(
-            f"{label}: time, buffers reused", best["reused"] / best["bound"], "its three matrix products", "<= 1.05"
-        )
-        yield row(
-            f"{label}: time", ours / best["plain"], "F.linear + F.cross_entropy", "<= 0.80" if dim == 768 else "<= 1.0"
-        )
-        for name in names:
-            if name not in ("plain", "ours"):
-                yield row(f"{label}: time", ours / best[name], name, "<= 1.0")
-        del sides, h, W, targets
-        memory = {name: bytes_beyond_gradients(name, shape) for name in ("ours", "plain")}
-        allowed = 4 * chunked_loss.default_chunk(tokens, vocab, dim) * vocab + 100e6
-        yield row(
-            f"{label}: memory beyond the gradients", memory["ours"] / allowed, "a chunk of logits + 100 MB", "<= 1.0"
-        )
-        yield row(
-            f"{label}: memory beyond the gradients",
-            memory["ours"] / memory["plain"],
-            "F.linear + F.cross_entropy",
-            "<= 0.5",
-        )
+def memory_row(shape: Shape) -> Row:
+    vocab, dim, tokens = shape
+    allowed = 4 * chunked_loss.default_chunk(tokens, vocab, dim) * vocab + 100e6
+    return row(
+        f"{label(shape, 2)}: memory beyond the gradients", bytes_beyond_gradients("ours", shape) / allowed,
+        "a chunk of logits + 100 MB", "<= 1.0", limited_by="one chunk of logits must exist",
+    )  # fmt: skip
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    chosen = (
+        SHAPES[:2] if bench.quick else LARGE if "--large" in sys.argv else ONE_THREAD if bench.threads == 1 else SHAPES
+    )
+    seconds, limits = bench.budget / len(chosen) * 0.7, dict[tuple[int, int], float]()
+    for shape in chosen:
+        vocab, dim, _ = shape
+        for found in time_rows(bench, shape, seconds, limits.get((vocab, dim))):
+            limits[vocab, dim] = found.limit or 0.0
+            yield found
+    if bench.threads > 1:
+        yield memory_row(chosen[-1])
 
 
 if __name__ == "__main__":

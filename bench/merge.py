@@ -1,24 +1,22 @@
-"""Time and memory of merging a LoRA of rank 16 on all linear layers into a 2.2 GB base, compared with PEFT.
+"""Time and memory of merging a LoRA of rank 16 on all linear layers into a base of 0.7 GB, compared with PEFT.
 
 PEFT does what its users write: load the base in bf16, load the adapter, merge_and_unload, save_pretrained. Each side
 runs in a process of its own, imports included, and they take turns. Neither side flushes to disk or runs the model:
 PEFT proves nothing, and a proof here would measure the decoder.
+
+python bench/merge.py [--quick] [--json]
 """
 
 from __future__ import annotations
-
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py has the name of a standard module, which must be found first
 
 import json
 import os
 import shutil
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from _common import Row, in_child, main, row
+from harness import Bench, Row, in_child, main, several, timed
 
 from surgery import checkpoint
 
@@ -63,34 +61,33 @@ def adapter(where: Path, base: Path, layers: int) -> Path:
     return where
 
 
-def rows(quick: bool) -> list[Row]:
-    rounds = 1 if quick else 3
+def rows(bench: Bench) -> Iterator[Row]:
     place = Path(tempfile.mkdtemp(prefix="tiebeam-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
-        layers = 4 if quick else 22
+        layers = 2 if bench.quick else 5
         base = checkpoint(place / "base", True, layers)
         config = json.loads((base / "config.json").read_text())
         (base / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
         trained = adapter(place / "adapter", base, layers)
-        times: dict[str, list[float]] = {"ours": [], "peft": []}
         peaks: dict[str, list[float]] = {"ours": [], "peft": []}
-        for _ in range(rounds):
-            for name, program in (("ours", OURS), ("peft", PEFT)):
-                start = time.perf_counter()
-                done = in_child(program, str(base), str(trained), str(place / "out"))
-                times[name].append(time.perf_counter() - start)
-                peaks[name].append(done["peak_rss"])
-                shutil.rmtree(place / "out")
-                os.sync()
-        for name, seconds in times.items():
-            spread = f"{min(seconds):.1f} to {max(seconds):.1f} s"
-            print(f"{name}: {spread}, peak {max(peaks[name]) / 1e6:,.0f} MB", file=sys.stderr)
-        fast, small = min(times["ours"]), max(peaks["ours"])
-        return [
-            row("merge, against merge_and_unload and save_pretrained", min(times["peft"]) / fast, "our time", ">= 3"),
-            row("merge, peak memory against PEFT's", small / min(peaks["peft"]), "PEFT's peak", "<= 0.2"),
-            row("merge, peak memory", small / 400e6, "400 MB", "<= 1.0"),
-        ]
+
+        def run(name: str, program: str) -> None:
+            peaks[name].append(in_child(program, str(base), str(trained), str(place / "out"))["peak_rss"])
+
+        def after() -> None:
+            shutil.rmtree(place / "out", ignore_errors=True)
+            os.sync()
+
+        found = bench.measure(
+            {"peft": lambda: run("peft", PEFT), "ours": lambda: run("ours", OURS)}, "peft", bench.budget * 0.5,
+            after=after, fewest=3, warmup=False,
+        )  # fmt: skip
+        yield timed("merge, speed", found, "ours", "merge_and_unload and save_pretrained", ">= 3", speed=True,
+                    limited_by="B.A of every layer, rounded to bf16, and the copy")  # fmt: skip
+        ratios = [ours / min(peaks["peft"]) for ours in peaks["ours"]]
+        yield several("merge, peak memory against PEFT", ratios, "PEFT's peak", "<= 0.2", limited_by="the imports")
+        yield several("merge, peak memory", [x / 1e6 for x in peaks["ours"]], "MB", "<= 400", unit="MB",
+                      limited_by="one tensor in float32")  # fmt: skip
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -6,20 +6,23 @@ python bench/muon.py [--quick] [--json]
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
-
-from _common import Row, in_child, main, row
+from harness import Bench, Row, main
 
 MEASURE = """
 import json, os, sys
-dim, layers, rounds, hidden = map(int, sys.argv[1:5])
+dim, layers, hidden = map(int, sys.argv[1:4])
+seconds = float(sys.argv[4])
 sys.path.append(sys.argv[5])
 if hidden:
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
 import torch
-from _common import interleaved
+from harness import measure, timed
 from tiebeam.train.muon import Muon, fast_dtype
 
 dtype = torch.float32 if hidden else fast_dtype(torch.device("cpu"))
@@ -47,24 +50,25 @@ def products():
 
 ours = Muon(matrices(), dtype=dtype).step
 theirs = torch.optim.Muon(matrices(), lr=0.03, weight_decay=0.0).step
-best = interleaved({"ours": ours, "torch": theirs, "products": products}, rounds)
-print(json.dumps({"torch": best["ours"] / best["torch"], "products": best["ours"] / best["products"]}))
+found = measure({"torch": theirs, "ours": ours, "products": products}, "torch", seconds=seconds, judged=("ours",))
+name = f"{layers} layers of {dim}" + (", no bfloat16 instructions" if hidden else "")
+rows = [timed(f"Muon step, {name}", found, "ours", "torch.optim.Muon", "<= 0.6" if hidden else "<= 1.1",
+              limited_by="its matrix products", limit="products")]
+if not hidden:
+    rows.append(timed(f"Muon step over its products, {name}", found, "ours", "its matrix products alone", "<= 1.3",
+                      over="products", bound=">= 1.0", limited_by="reading and writing the momentum and the weights"))
+for row in rows:
+    print(json.dumps(row.to_dict()))
 """
 
 
-def rows(quick: bool) -> list[Row]:
-    measured = []
-    for dim, layers in [(256, 4)] if quick else [(256, 4), (512, 9)]:
-        here, bare = (
-            in_child(MEASURE, *map(str, (dim, layers, 3 if quick else 6, hidden)), sys.path[-1]) for hidden in (0, 1)
-        )
-        shape = f"{layers} layers of {dim}"
-        measured += [
-            row(shape, here["torch"], "torch.optim.Muon", "<= 1.1"),
-            row(shape, here["products"], "its matrix products alone", "<= 1.3"),
-            row(f"{shape}, no bfloat16 instructions", bare["torch"], "torch.optim.Muon", "<= 0.6"),
-        ]
-    return measured
+def rows(bench: Bench) -> Iterator[Row]:
+    for dim, layers in [(256, 4)] if bench.quick else [(256, 4), (512, 9)]:
+        for hidden in (0, 1):
+            given = map(str, (dim, layers, hidden, bench.budget * (0.05 if bench.quick else 0.15)))
+            done = subprocess.run([sys.executable, "-c", MEASURE, *given, str(Path(__file__).parent)],
+                                  capture_output=True, text=True, check=True)  # fmt: skip
+            yield from (Row.from_dict(json.loads(line)) for line in done.stdout.splitlines())
 
 
 if __name__ == "__main__":

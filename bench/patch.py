@@ -8,16 +8,12 @@ the peak of a fresh process, and what the step adds to what it held before; the 
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Row, in_child, interleaved, main, row
+from harness import STATUS, Bench, Row, in_child, main, several, timed
 
 from tiebeam.nn import patch
 
@@ -48,23 +44,19 @@ def step(patched: bool, tokens: int, vocab: int = VOCAB) -> Callable[[], None]:
     return run
 
 
-MEMORY = """
-import sys
+MEMORY = (
+    STATUS
+    + """
 sys.path.append(sys.argv[1])
-import json
 from patch import step
-
-def status(key):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
-
 patched, tokens = sys.argv[2] == "patched", int(sys.argv[3])
 step(patched, 32, 64)()
 run = step(patched, tokens)
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
+before = reset_peak()
 run()
 print(json.dumps({"peak": status("VmHWM"), "beyond": status("VmHWM") - before}))
 """
+)
 
 
 def memory(patched: bool, tokens: int) -> dict[str, float]:
@@ -72,16 +64,21 @@ def memory(patched: bool, tokens: int) -> dict[str, float]:
     return in_child(MEMORY, str(Path(__file__).parent), "patched" if patched else "plain", str(tokens))
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    tokens = 1024 if quick else 2048
-    label = f"a step of a Llama with V = {VOCAB:,}, {tokens} tokens"
-    found = {name: memory(name == "patched", tokens) for name in ("patched", "plain")}
-    for name, used in found.items():
-        print(f"{name}: peak {used['peak'] / 1e9:.2f} GB, of the step {used['beyond'] / 1e9:.2f} GB", file=sys.stderr)
+def rows(bench: Bench) -> Iterator[Row]:
+    tokens = 2048
+    label = f"Llama step, V = {VOCAB:,}, {tokens:,} tokens"
+    launches = [{name: memory(name == "patched", tokens) for name in ("patched", "plain")} for _ in range(2)]
+    for name in ("patched", "plain"):
+        used = launches[0][name]
+        bench.say(f"{name}: peak {used['peak'] / 1e9:.2f} GB, of the step {used['beyond'] / 1e9:.2f} GB")
     for key, what in (("peak", "peak memory of the process"), ("beyond", "memory of the step")):
-        yield row(f"{label}: {what}", found["patched"][key] / found["plain"][key], "the plain model", "<= 0.5")
-    best = interleaved({name: step(name == "patched", tokens) for name in ("patched", "plain")}, rounds=2)
-    yield row(f"{label}: time", best["patched"] / best["plain"], "the plain model", "<= 1.0")
+        ratios = [found["patched"][key] / found["plain"][key] for found in launches]
+        yield several(
+            f"{label}: {what}", ratios, "the plain model", "<= 0.5", limited_by="weights, gradient and moments"
+        )
+    found = bench.measure({name: step(name == "patched", tokens) for name in ("plain", "patched")}, "plain",
+                          bench.budget * 0.4)  # fmt: skip
+    yield timed(f"{label}: time", found, "patched", "the plain model", "<= 1.0", limited_by="the matrix products")
 
 
 if __name__ == "__main__":

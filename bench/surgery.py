@@ -1,29 +1,30 @@
-"""Time and memory of tie and untie on a 2.2 GB checkpoint of three shards, compared with cp and with transformers.
+"""Time of tie, untie and trim over `cp`, and their memory.
 
-cp does not flush to disk, so the first rows do not either; the next ones flush on both sides. Logits are not compared
-here: that would measure the decoder.
+python bench/surgery.py [--quick] [--json]
+
+2.0 GB of a Llama of TinyLlama's shape in three shards, in bf16, written whole, compared and flushed, against `cp -r`
+and `sync` of the same files; the proof, which runs the model, is not part of it. Every side writes to a new directory,
+and removing it is not timed. "Small files" is a model of 20 MB, where the fixed costs are.
 """
 
 from __future__ import annotations
-
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py has the name of a standard module, which must be found first
 
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from _common import Row, in_child, main, row
+from harness import Bench, Row, Side, in_child, main, row, several, timed
 
 from tiebeam.checkpoint.write.copy_bytes import Made, write_files
 from tiebeam.checkpoint.write.safetensors import Entry, layout
 from tiebeam.surgery import tie, untie
+from tiebeam.surgery.trim import trim
 
 UNTIE = """
 import sys
@@ -37,7 +38,6 @@ model = AutoModelForCausalLM.from_pretrained(sys.argv[1], tie_word_embeddings=Tr
 model.tie_weights()
 model.save_pretrained(sys.argv[2], max_shard_size="900MB")
 """
-NOTHING = "import tiebeam.surgery"
 # Random rows: memory does not depend on their number, and 128k of them would only take longer.
 JOINT = """
 import sys
@@ -51,9 +51,12 @@ spectrum_of(moments, square_roots(np.eye(D)), 1.0).factors(D)
 """
 
 
-def checkpoint(where: Path, twin: bool, layers: int) -> Path:
+TINYLLAMA, SMALL = (32000, 2048, 5632, 256), (8000, 512, 1408, 64)  # V, D, F, width of the keys
+
+
+def checkpoint(where: Path, twin: bool, layers: int, shape: tuple[int, int, int, int] = TINYLLAMA) -> Path:
     """A Llama of TinyLlama's shape in bf16, in three shards."""
-    V, D, F, K = 32000, 2048, 5632, 256
+    V, D, F, K = shape
     shapes = {"model.embed_tokens.weight": (V, D)}
     for i in range(layers):
         layer = f"model.layers.{i}."
@@ -96,64 +99,130 @@ def checkpoint(where: Path, twin: bool, layers: int) -> Path:
     (where / "model.safetensors.index.json").write_text(json.dumps(index))
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": V, "hidden_size": D,
-        "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": D // 64,
+        "num_key_value_heads": K // 64,
         "tie_word_embeddings": not twin, "torch_dtype": "bfloat16",
     }  # fmt: skip
     (where / "config.json").write_text(json.dumps(config))
     return where
 
 
-def best_of(sides: dict[str, Callable[[Path], object]], place: Path, rounds: int) -> dict[str, float]:
-    """Best time of each function in seconds, each run with a new target; cleaning up is not timed."""
-    best = dict.fromkeys(sides, float("inf"))
-    for _ in range(rounds):
-        for name, run in sides.items():
-            target = place / "target"
-            start = time.perf_counter()
-            run(target)
-            best[name] = min(best[name], time.perf_counter() - start)
-            shutil.rmtree(target)
-            os.sync()
-    return best
+def cp(source: Path, target: Path) -> None:
+    subprocess.run(f"cp -r '{source}' '{target}' && sync '{target}'/*", shell=True, check=True)
 
 
-def rows(quick: bool) -> list[Row]:
-    rounds = 2 if quick else 5
+def bare_copy(source: Path, target: Path) -> None:
+    """The limit: copy_file_range or read and write, one thread per file, and fsync."""
+    target.mkdir()
+
+    def one(path: Path) -> None:
+        with open(path, "rb") as a, open(target / path.name, "wb") as b:
+            left, supported = path.stat().st_size, hasattr(os, "copy_file_range")
+            while supported and left > 0 and (done := os.copy_file_range(a.fileno(), b.fileno(), min(left, 1 << 26))):
+                left -= done
+            shutil.copyfileobj(a, b, 1 << 22)
+            os.fsync(b.fileno())
+
+    threads = [threading.Thread(target=one, args=(path,)) for path in source.iterdir()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def removing(target: Path) -> Side:
+    def after() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        os.sync()
+
+    return after
+
+
+def tie_rows(bench: Bench, place: Path, layers: int, size: str, goal: str, seconds: float) -> Iterator[Row]:
+    """`size`: part of the rows' names."""
+    shape = SMALL if size == "small files" else TINYLLAMA
+    twin, shared = (checkpoint(place / name, name == "twin", layers, shape) for name in ("twin", "shared"))
+    target = place / "target"
+    sides: dict[str, Side] = {
+        "cp": partial(cp, twin, target),
+        "tie": partial(tie, twin, target, proof=False),
+        "untie": partial(untie, shared, target, proof=False),
+        "limit": partial(bare_copy, twin, target),
+    }
+    if shape == TINYLLAMA:
+        sides["untie --link"] = partial(untie, shared, target, proof=False, link=True)
+    found = bench.measure(sides, "cp", seconds, after=removing(target), judged=("tie", "untie"))
+    reason = "copying and flushing the same bytes, a thread per file"
+    for verb in ("tie", "untie"):
+        yield timed(f"{verb}, {size}, verified and flushed", found, verb, "cp -r and sync", goal, limit="limit",
+                    limited_by=reason, job="tie, untie, 2.0 GB in 3 shards")  # fmt: skip
+    if "untie --link" in sides:
+        yield timed(f"untie --link, {size}", found, "untie --link", "cp -r and sync", "<= 0.25",
+                    limited_by="flushing the new head", job="untie with --link")  # fmt: skip
+
+
+def trim_row(bench: Bench, place: Path, source: Path, seconds: float) -> Iterator[Row]:
+    """Half of the rows of a tied 2.2 GB model with a tokenizer, over `cp -r` and `sync` of it."""
+    text = place / "text.txt"
+    text.write_text(" ".join(f"w{i % 9000}" for i in range(60_000)))
+    add_tokenizer(source)
+    target = place / "target"
+    found = bench.measure(
+        {
+            "cp": partial(cp, source, target),
+            "trim": partial(trim, source, target, text=[text], keep=16_000, proof=False),
+            "limit": partial(bare_copy, source, target),
+        },
+        "cp", seconds, after=removing(target), judged=("trim",),
+    )  # fmt: skip
+    yield timed("trim, 2.0 GB in 3 shards", found, "trim", "cp -r and sync", "<= 1.0", limit="limit",
+                limited_by="copying and flushing the same bytes, a thread per file",
+                job="trim of 2.2 GB over cp")  # fmt: skip
+
+
+def add_tokenizer(source: Path, vocab: int = 32_000) -> None:
+    """A WordPiece tokenizer with the words w0, w1 and so on, so that `trim` has tokens to count."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = ["[UNK]", *(mark + character for mark in ("", "##") for character in "w0123456789")]
+    words = {piece: i for i, piece in enumerate([*pieces, *(f"w{i}" for i in range(vocab - len(pieces)))])}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.WhitespaceSplit(), decoders.WordPiece()
+    tokenizer.save(str(source / "tokenizer.json"))
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+def rows(bench: Bench) -> Iterator[Row]:
     place = Path(tempfile.mkdtemp(prefix="tiebeam-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
-        layers = 4 if quick else 22
-        twin, shared = checkpoint(place / "twin", True, layers), checkpoint(place / "shared", False, layers)
-        fast = {"proof": False, "durable": False}
-        times = best_of(
-            {
-                "cp": lambda t: subprocess.run(["cp", "-r", twin, t], check=True),
-                "tie": lambda t: tie(twin, t, **fast),
-                "untie": lambda t: untie(shared, t, **fast),
-                "tie --link": lambda t: tie(twin, t, **fast, link=True),
-                "untie --link": lambda t: untie(shared, t, **fast, link=True),
-                "cp + sync": lambda t: subprocess.run(f"cp -r '{twin}' '{t}' && sync '{t}'/*", shell=True, check=True),
-                "tie, flushed": lambda t: tie(twin, t, proof=False),
-                "transformers": lambda t: in_child(TRANSFORMERS, str(twin), str(t)),
-            },
-            place,
-            rounds,
+        layers = 2 if bench.quick else 22
+        size = "2.0 GB in 3 shards"
+        yield from tie_rows(bench, place, layers, size, "<= 1.0", bench.budget * 0.35)
+        shared = place / "shared"
+        yield from trim_row(bench, place, shared, bench.budget * 0.15)
+        base = in_child("import tiebeam.surgery, tiebeam.surgery.untie")["peak_rss"]
+        peak = [in_child(UNTIE, str(shared), str(place / f"memory{i}"))["peak_rss"] for i in range(2)]
+        yield several(
+            "untie, peak memory", [x / 1e6 for x in peak], "MB", "<= 150", unit="MB", limited_by="the imports"
         )
-        base = in_child(NOTHING)["peak_rss"]
-        peak = in_child(UNTIE, str(shared), str(place / "memory"))["peak_rss"]
-        wide = 512 if quick else 4096
+        yield several("untie, memory beyond the imports", [(x - base) / 1e6 for x in peak], "MB", "<= 20", unit="MB",
+                      limited_by="the buffers that are copied through")  # fmt: skip
+        shutil.rmtree(place)
+        small = place / "small"
+        yield from tie_rows(bench, small, 2, "small files", "<= 1.3", bench.budget * 0.1)
+        load = bench.measure(
+            {
+                "transformers": lambda: in_child(TRANSFORMERS, str(small / "twin"), str(small / "out")),
+                "tie": partial(tie, small / "twin", small / "out", proof=False),
+            },
+            "transformers", 1, fewest=3, most=3, control=False, after=removing(small / "out"), warmup=False,
+        )  # fmt: skip
+        yield timed("tie, speed against load-tie-save, small files", load, "tie", "transformers, its process", ">= 5",
+                    speed=True, limited_by="copying and flushing")  # fmt: skip
+        wide = 512 if bench.quick else 4096
         joint = in_child(JOINT, str(wide), str(2 * wide))["peak_rss"]
-        allowed = 2e9 if not quick else 2e8
-        return [
-            row("tie, every byte copied and compared", times["tie"] / times["cp"], "cp -r", "<= 1.15"),
-            row("untie, every byte copied and compared", times["untie"] / times["cp"], "cp -r", "<= 1.15"),
-            row("tie --link", times["tie --link"] / times["cp"], "cp -r", "<= 0.4"),
-            row("untie --link", times["untie --link"] / times["cp"], "cp -r", "<= 0.4"),
-            row("tie, flushed to the disk", times["tie, flushed"] / times["cp + sync"], "cp -r and sync", "<= 1.15"),
-            row("tie, against load-tie-save", times["transformers"] / times["tie"], "our time", ">= 5"),
-            row("untie, peak memory", peak / 150e6, "150 MB", "<= 1.0"),
-            row("untie, memory beyond the imports", (peak - base) / 20e6, "20 MB", "<= 1.0"),
-            row(f"tie --joint at width {wide:,}, peak memory", joint / allowed, f"{allowed / 1e9:g} GB", "<= 1.0"),
-        ]
+        yield row(f"tie --joint at width {wide:,}, peak memory", joint / 1e9, "GB", "<= 2" if wide > 512 else "",
+                  unit="GB", limited_by="the moments, four D x D matrices in float64")  # fmt: skip
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -1,38 +1,32 @@
-"""Training: step time against nanoGPT's model at the same shape, and bits per byte after equal time.
+"""A training step over its own matrix products, and against nanoGPT's model at the same shape.
 
-The peer is nanoGPT's block in its plain form: LayerNorm, learned positions, GELU, one fused qkv product, a tied
-head with full logits, and one AdamW for everything. The baseline for quality is our own model under that AdamW.
+The peer is nanoGPT's block in its plain form: LayerNorm, learned positions, GELU, one fused qkv product, a tied head
+with full logits, and one AdamW for everything. bench/quality.py measures what a minute of training reaches.
 
     python bench/train.py [--quick] [--json]
 """
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
-
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
-from _common import Row, interleaved, main, row
 from _nanogpt import NanoGPT
+from harness import Bench, Row, Side, main, timed
 from torch import Tensor, nn
 
-from tiebeam.corpus import build_corpus
 from tiebeam.nn import GPT, GPTConfig
-from tiebeam.train import LearningRates, Settings, make_optimizers, train
+from tiebeam.train import LearningRates, Settings, make_optimizers
+
+JOB = "training step over its own matrix products"
 
 
-def stepper(model: nn.Module, optimizers: list[torch.optim.Optimizer], ids: Tensor, steps: int) -> Callable[[], None]:
+def stepper(model: nn.Module, optimizers: list[torch.optim.Optimizer], ids: Tensor) -> Side:
     def run() -> None:
-        for _ in range(steps):
-            model(ids, ids.roll(-1, 1)).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+        model(ids, ids.roll(-1, 1)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     return run
 
@@ -62,65 +56,46 @@ def products(model: nn.Module, head: Tensor, tokens: int, attention: tuple[int, 
     return run
 
 
-SHAPES = [  # the first is nanoGPT's own setting for a laptop CPU
-    ("4 layers, 128 wide, V 65", 65, 128, 4, 4, 64, 12, "<= 1.5"),
-    ("6 layers, 384 wide, V 4096", 4096, 384, 6, 6, 256, 16, "<= 1.15"),
-]
-REPEATS = 3
+def shapes() -> Iterator[tuple[str, GPTConfig, int, str]]:
+    """Name, configuration, windows in a batch, goal."""
+    default = Settings(steps=1)
+    yield "the default shape", default.model(2048), default.batch, "<= 1.5"
+    # SwiGLU has three matrices: 8/3 of the width costs as much as GELU's 4.
+    yield "6 x 384 x 256 x 16, V 4096", GPTConfig(4096, 384, 6, 6, context=256, mlp_dim=1024), 16, "<= 1.15"
 
 
-def speed(quick: bool) -> Iterator[Row]:
-    """Step time of both models at the same width, depth and parameter count, eager and compiled."""
-    for name, vocab, dim, layers, heads, context, batch, floor_goal in SHAPES[: 1 if quick else 2]:
+def rows(bench: Bench) -> Iterator[Row]:
+    for name, config, batch, goal in shapes():
         torch.manual_seed(0)
-        ids = torch.randint(vocab, (batch, context))
-        # SwiGLU has three matrices: 8/3 of the width costs as much as GELU's 4.
-        config = GPTConfig(vocab, dim, layers, heads, context=context, mlp_dim=8 * dim // 3 // 32 * 32)
-        sides: dict[str, Callable[[], None]] = {}
-        for way in ("eager", "compiled"):
-            peer, ours = NanoGPT(vocab, dim, layers, heads, context), GPT(config)
-            ours_muon = GPT(config)
-            adamw = [torch.optim.AdamW(peer.parameters(), lr=1e-3, fused=True)]
-            models = [peer, ours, ours_muon]
-            if way == "compiled":
-                models = [torch.compile(model) for model in models]
-            sides |= {
-                f"nanoGPT, {way}": stepper(models[0], adamw, ids, REPEATS),
-                f"ours, AdamW, {way}": stepper(
-                    models[1], list(make_optimizers(ours.roles(), LearningRates(), "adamw")), ids, REPEATS
-                ),
-                f"ours, Muon, {way}": stepper(
-                    models[2], list(make_optimizers(ours_muon.roles(), LearningRates(), "muon")), ids, REPEATS
-                ),
-            }
-        floor = products(ours, ours.table.weight, ids.numel(), (layers, batch * heads, context, dim // heads))
-        sides["floor"] = lambda floor=floor: [floor() for _ in range(REPEATS)]
-        best = interleaved(sides, rounds=3 if quick else 7)
-        for way in ("eager", "compiled"):
-            for side in ("ours, AdamW", "ours, Muon"):
-                ratio = best[f"{side}, {way}"] / best[f"nanoGPT, {way}"]
-                yield row(f"{side}: step time, {name}", ratio, f"nanoGPT's block, {way}", "<= 1.1")
-            ratio = best[f"ours, AdamW, {way}"] / best["floor"]
-            yield row(f"ours, AdamW, {way}: step time, {name}", ratio, "its matrix products alone", floor_goal)
-
-
-def quality(quick: bool) -> Iterator[Row]:
-    """Bits per byte after the same time on the same text: ours against one AdamW with one learning rate."""
-    minutes = 0.3 if quick else 3.0
-    corpus = build_corpus()
-    with tempfile.TemporaryDirectory() as scratch:
-        found = {
-            kind: train(Settings(minutes=minutes, optimizer=kind), corpus, Path(scratch) / kind).final.bpb
-            for kind in ("muon", "adamw")
-        }
-    gain = found["adamw"] - found["muon"]
-    name = f"bits per byte under AdamW's after {minutes:g} minutes ({found['muon']:.3f} against {found['adamw']:.3f})"
-    yield row(name, gain / 0.15, "0.15 bits", ">= 1.0")
-
-
-def rows(quick: bool) -> Iterator[Row]:
-    yield from speed(quick)
-    yield from quality(quick)
+        ids = torch.randint(config.vocab, (batch, config.context))
+        peer = NanoGPT(config.vocab, config.dim, config.layers, config.heads, config.context)
+        kinds = ("adamw", "muon") if config.dim < 300 else ("adamw",)  # a step of the larger shape takes seconds
+        models = {kind: GPT(config) for kind in kinds}
+        attention = (config.layers, batch * config.heads, config.context, config.dim // config.heads)
+        ours = models["adamw"]
+        sides: dict[str, Side] = {
+            "products": products(ours, ours.table.weight, ids.numel(), attention),
+            **{kind: stepper(model, list(make_optimizers(model.roles(), LearningRates(), kind)), ids)
+               for kind, model in models.items()},
+            "nanoGPT": stepper(peer, [torch.optim.AdamW(peer.parameters(), lr=1e-3, fused=True)], ids),
+        }  # fmt: skip
+        if not bench.quick:
+            model = GPT(config)
+            optimizers = list(make_optimizers(model.roles(), LearningRates(), "adamw"))
+            sides["compiled"] = stepper(torch.compile(model), optimizers, ids)
+        found = bench.measure(sides, "products", bench.budget * 0.25, judged=("adamw",), fewest=4)
+        reason = "norms, activations, rotary positions, softmax and the optimizer, which read and write memory"
+        yield timed(f"training step, {name}", found, "adamw", "its matrix products", goal, bound=">= 1.0",
+                    limited_by=reason, job=JOB)  # fmt: skip
+        if "muon" in sides:
+            yield timed(f"training step with Muon, {name}", found, "muon", "its matrix products", bound=">= 1.0",
+                        limited_by="Muon's own products")  # fmt: skip
+        if "compiled" in sides:
+            yield timed(f"training step, compiled, {name}", found, "compiled", "its matrix products", goal,
+                        bound=">= 1.0", limited_by=reason, job=JOB)  # fmt: skip
+        if config.kv_heads == config.heads:
+            yield timed(f"training step against nanoGPT, {name}", found, "adamw", "nanoGPT's block", "<= 1.1",
+                        over="nanoGPT", limited_by="the matrix products", limit="products")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,25 +1,19 @@
-"""Time of `inspect`, as a call and as a command, compared with plain header parsing, safe_open and transformers.
+"""Time of `inspect`, as a call and as a command, over bare headers, safe_open, transformers and `python -c pass`.
 
-python bench/inspect.py [--quick] [--json]
+python bench/inspection.py [--quick] [--json]
 """
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # the standard module `inspect` must be found before this file
-
 import json
-import os
 import struct
-import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from _common import Row, in_child, interleaved, main, row
+from harness import Bench, Row, Seconds, in_child, main, process_seconds, several, timed
 
 import tiebeam
 
@@ -105,56 +99,87 @@ def memmap_compare(where: Path) -> bool:
     return bool((a == b).all())
 
 
-def process_seconds(*command: str) -> float:
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
-    return time.perf_counter() - start
+LOAD = """
+import json, sys, time, transformers
+start = time.perf_counter()
+transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype="bfloat16")
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+IMPORTED = """
+import json, sys
+before = set(sys.modules)
+from tiebeam.cli import main
+sys.argv[1:] = ["inspect", sys.argv[1]]
+sys.stdout = open("/dev/null", "w")
+try:
+    main()
+except SystemExit:
+    pass
+sys.stdout = sys.__stdout__
+print(json.dumps({"modules": len(set(sys.modules) - before)}))
+"""
 
 
-def rows(quick: bool) -> Iterator[Row]:
-    rounds = 3 if quick else 9
+def open_rows(bench: Bench, name: str, where: Path, goal: str) -> Iterator[Row]:
+    found = bench.measure(
+        {
+            "bare": lambda: bare_headers(where),
+            "open": lambda: tiebeam.open_checkpoint(where),
+            "safe_open": lambda: safe_open_all(where),
+        },
+        "bare", bench.budget * 0.08, judged=("open",),
+    )  # fmt: skip
+    yield timed(f"open, {name}", found, "open", "bare json headers", goal, job="open 3 shards; 200 shards",
+                limited_by="opening every shard and parsing JSON")  # fmt: skip
+    yield timed(f"open, {name}, against safe_open", found, "open", "safe_open over all shards", "<= 1.0",
+                over="safe_open", limited_by="opening every shard")  # fmt: skip
+
+
+def process_rows(bench: Bench, where: Path) -> Iterator[Row]:
+    python = [sys.executable, "-c"]
+    found = bench.measure(
+        {
+            "pass": lambda: process_seconds(*python, "pass"),
+            "ours": lambda: process_seconds(sys.executable, "-m", "tiebeam", "inspect", str(where)),
+            "numpy": lambda: process_seconds(*python, "import numpy"),
+            "click": lambda: process_seconds(*python, "import click, json, struct"),
+        },
+        "pass", bench.budget * 0.25, judged=("ours",),
+    )  # fmt: skip
+    modules = in_child(IMPORTED, str(where))["modules"]
+    parts = ", ".join(f"import {name} alone {found.ratio(name).value:.1f}" for name in ("numpy", "click"))
+    yield timed("tiebeam inspect, the process", found, "ours", "python -c pass", "<= 5", bound=">= 1.0", limit="click",
+                limited_by=f"the imports, {modules:.0f} modules; {parts}",
+                job="`tiebeam inspect` process over `python -c pass`")  # fmt: skip
+
+
+def rows(bench: Bench) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as scratch:
         untied = write_checkpoint(Path(scratch) / "untied", 3, "untied")
         many = write_checkpoint(Path(scratch) / "many", 200, "untied")
         twin = write_checkpoint(Path(scratch) / "twin", 3, "twin")
         assert tiebeam.inspect(untied).tie == "untied"
-        for name, where in (("1.1B, 3 shards", untied), ("1.1B, 200 shards", many)):
-            best = interleaved(
-                {
-                    "open": lambda where=where: tiebeam.open_checkpoint(where),
-                    "bare": lambda where=where: bare_headers(where),
-                    "safe_open": lambda where=where: safe_open_all(where),
-                },
-                rounds,
-            )
-            yield row(f"open, {name}", best["open"] / best["bare"], "bare json headers", "<= 1.5")
-            yield row(f"open, {name}", best["open"] / best["safe_open"], "safe_open over all shards", "<= 1.0")
-        load = (
-            "import sys, time, transformers\nstart = time.perf_counter()\n"
-            "transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype='bfloat16')\n"
-            "import json; print(json.dumps({'seconds': time.perf_counter() - start}))"
+        yield from open_rows(bench, "1.1B, 3 shards", untied, "<= 1.2")
+        yield from open_rows(bench, "1.1B, 200 shards", many, "<= 0.9")
+        yield from process_rows(bench, untied)
+        found = bench.measure(
+            {"memmap": lambda: memmap_compare(twin), "ours": lambda: tiebeam.inspect(twin)},
+            "memmap",
+            bench.budget * 0.1,
         )
-        loaded = in_child(load, str(untied))
-        ours = interleaved({"inspect": lambda: tiebeam.inspect(untied)}, rounds)["inspect"]
-        yield row("speed of inspect, pair compared", loaded["seconds"] / ours, "loading with transformers", ">= 100")
+        yield timed("comparing a twin, speed", found, "ours", "numpy.memmap compare", ">= 1.0", speed=True,
+                    limited_by="reading both matrices from the page cache")  # fmt: skip
+        found = bench.measure(
+            {"load": lambda: Seconds(in_child(LOAD, str(untied))["seconds"]), "ours": lambda: tiebeam.inspect(untied)},
+            "load", 1, fewest=3, most=3, control=False, warmup=False,
+        )  # fmt: skip
+        yield timed("inspect, pair compared, speed", found, "ours", "loading with transformers", ">= 100", speed=True,
+                    limited_by="reading both matrices up to the first difference")  # fmt: skip
         before = in_child("import tiebeam, numpy, tiebeam.inspection, tiebeam.families")["peak_rss"]
-        after = in_child("import sys, tiebeam; tiebeam.inspect(sys.argv[1])", str(untied))["peak_rss"]
-        yield row("peak memory growth, untied", (after - before) / 30e6, "30 MB", "<= 1.0")
-        best = interleaved(
-            {"ours": lambda: tiebeam.inspect(twin), "memmap": lambda: memmap_compare(twin)}, 3 if quick else 5
-        )
-        yield row("comparing a twin, speed", best["memmap"] / best["ours"], "numpy.memmap compare", ">= 0.7")
-        commands = {
-            "ours": lambda: process_seconds(sys.executable, "-m", "tiebeam", "inspect", str(untied)),
-            "baseline": lambda: process_seconds(sys.executable, "-c", "import numpy, safetensors"),
-        }
-        best = interleaved(commands, rounds)
-        yield row(
-            "the tiebeam inspect process",
-            best["ours"] / best["baseline"],
-            "python -c 'import numpy, safetensors'",
-            "<= 2.5",
-        )
+        inspect = "import sys, tiebeam; tiebeam.inspect(sys.argv[1])"
+        after = [in_child(inspect, str(untied))["peak_rss"] for _ in range(2)]
+        yield several("inspect, memory beyond the imports", [max(0.0, peak - before) / 1e6 for peak in after],
+                      "MB", "<= 30", unit="MB", limited_by="the blocks that are compared")  # fmt: skip
 
 
 if __name__ == "__main__":

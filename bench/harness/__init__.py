@@ -1,0 +1,27 @@
+"""The harness of the benchmarks: interleaved rounds, intervals, rows with goals and limits, runs as JSON."""
+
+from .command import Bench, main
+from .intervals import Interval, growth, median, median_interval
+from .processes import STATUS, in_child, process_seconds
+from .rounds import Rounds, Seconds, Side, measure
+from .rows import Row, row, several, timed
+
+__all__ = [
+    "STATUS",
+    "Bench",
+    "Interval",
+    "Rounds",
+    "Row",
+    "Seconds",
+    "Side",
+    "growth",
+    "in_child",
+    "main",
+    "measure",
+    "median",
+    "median_interval",
+    "process_seconds",
+    "row",
+    "several",
+    "timed",
+]

@@ -1,0 +1,51 @@
+"""Fresh processes: their time, and their peak memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from .rounds import Seconds
+
+# VmHWM and not ru_maxrss where there is /proc: the latter still counts the parent that the child was forked from.
+_PEAK = """
+import json as _j, pathlib as _p, resource as _r, sys as _s
+_status = _p.Path("/proc/self/status")
+_lines = _status.read_text().splitlines() if _status.exists() else []
+_peak = next((int(l.split()[1]) for l in _lines if l.startswith("VmHWM")), _r.getrusage(_r.RUSAGE_SELF).ru_maxrss)
+print(_j.dumps({"peak_rss": _peak * 1024}), file=_s.stderr)
+"""
+
+# For programs that measure one step: the peak of a step beyond what the process held before it.
+STATUS = """
+import json, sys
+def status(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
+def reset_peak():
+    open("/proc/self/clear_refs", "w").write("5")
+    return status("VmRSS")
+"""
+
+
+def in_child(program: str, *arguments: str, python: str = sys.executable) -> dict[str, float]:
+    """Run Python source in a fresh process; it may print one JSON object, to which the peak RSS in bytes is added."""
+    done = subprocess.run([python, "-c", program + _PEAK, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"a measured process failed: {done.stderr.strip()[-600:]}")
+    printed = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
+    return {**printed, **json.loads(done.stderr.strip().splitlines()[-1])}
+
+
+def process_seconds(*command: str) -> Seconds:
+    """Wall time of a command, from its start to its end; its compiled files may be cached."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
+    return Seconds(time.perf_counter() - start)
+
+
+def peaks(program: str, launches: int, *arguments: str) -> Sequence[float]:
+    return [in_child(program, *arguments)["peak_rss"] for _ in range(launches)]

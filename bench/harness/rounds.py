@@ -1,0 +1,137 @@
+"""Interleaved rounds: every side once per round, the reference before and after the others, the order reversed in
+every second round, so that a drift of the machine cancels.
+
+The ratio of a round is a side over the mean of the round's two references. The A/A control is the second reference
+over the first: the same thing measured twice, so its interval must include 1, and its width is the noise.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .intervals import Interval, median, median_interval
+
+Side = Callable[[], object]
+Clock = Callable[[], float]
+AGAIN = "the reference again"
+SHORTEST = 0.02  # seconds; a shorter side is repeated within a sample
+WIDE = 0.05  # relative width of an interval from which on a row is repeated longer
+FEWEST, MOST = 6, 60  # rounds
+LEAST = 3  # rounds that are measured even if the time is over
+LONGER = 3.0  # a row that is not stable may take this many times its seconds
+
+
+class Seconds(float):
+    """Returned by a side that measures itself: this time counts, not that of the call."""
+
+
+@dataclass
+class Rounds:
+    """The seconds of every side in every round."""
+
+    reference: str
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    sessions: list[int] = field(default_factory=list)  # rounds of each set-up
+
+    @property
+    def count(self) -> int:
+        return len(self.seconds[self.reference])
+
+    def ratios(self, side: str, over: str | None = None) -> list[float]:
+        """One ratio for each round; `over` is the reference unless given."""
+        above = self._denominator() if side == self.reference else self.seconds[side]
+        below = self._denominator() if over in (None, self.reference) else self.seconds[over]
+        return [a / b for a, b in zip(above, below, strict=True)]
+
+    def _denominator(self) -> list[float]:
+        first, again = self.seconds[self.reference], self.seconds.get(AGAIN)
+        return first if again is None else [(a + b) / 2 for a, b in zip(first, again, strict=True)]
+
+    def ratio(self, side: str, over: str | None = None) -> Interval:
+        """Median of the paired ratios; the interval also includes the median of every set-up."""
+        values = self.ratios(side, over)
+        found, start = median_interval(values), 0
+        if len(self.sessions) > 1:
+            for length in self.sessions:
+                found = found.hull(median(values[start : start + length]))
+                start += length
+        return found
+
+    def speed(self, side: str, over: str | None = None) -> Interval:
+        """The inverse: how many times as fast as the reference."""
+        time_ratio = self.ratio(side, over)
+        if time_ratio.low is None or time_ratio.high is None:
+            return Interval(1 / time_ratio.value)
+        return Interval(1 / time_ratio.value, 1 / time_ratio.high, 1 / time_ratio.low)
+
+    def time(self, side: str) -> Interval:
+        return median_interval(self.seconds[side])
+
+    @property
+    def control(self) -> Interval | None:
+        return (
+            median_interval([b / a for a, b in zip(self.seconds[self.reference], self.seconds[AGAIN], strict=True)])
+            if AGAIN in self.seconds
+            else None
+        )
+
+    def wide(self, judged: tuple[str, ...]) -> bool:
+        return any(self.ratio(side).width > WIDE for side in judged)
+
+
+def measure(
+    sides: Mapping[str, Side], reference: str, *, seconds: float, until: float = math.inf, judged: tuple[str, ...] = (),
+    after: Side | None = None, rounds: Rounds | None = None, clock: Clock = time.perf_counter, fewest: int = FEWEST,
+    most: int = MOST, control: bool = True, warmup: bool = True,
+) -> Rounds:  # fmt: skip
+    """Measure `sides` in interleaved rounds for `seconds`, and longer while a ratio is not known to 5%.
+
+    Args:
+        sides: what to call; one of them is the `reference`.
+        seconds: the planned time. A row that is wide after it gets up to three times as much.
+        until: an end on the clock, which only the first rounds may pass.
+        judged: the sides whose ratios must become narrow; all but the reference by default.
+        after: called after every call of a side, not timed (for what a side leaves behind).
+        rounds: an earlier measurement of the same sides with another set-up, to continue.
+    """
+    assert reference in sides, reference
+    judged = judged or tuple(side for side in sides if side != reference)
+    order = [reference, *(side for side in sides if side != reference), *([AGAIN] if control else [])]
+    calls: dict[str, Side] = {**sides, AGAIN: sides[reference]}
+    repeats = dict.fromkeys(order, 1)
+    if warmup:
+        for side in (side for side in order if side != AGAIN):
+            took = _sample(calls[side], 1, after, clock)
+            took = _sample(calls[side], 1, after, clock) if took < 1.0 else took  # the first call may compile or load
+            repeats[side] = 1 if after or took >= SHORTEST else math.ceil(SHORTEST / max(took, 1e-7))
+        repeats[AGAIN] = repeats[reference]
+    found = rounds or Rounds(reference)
+    start, turn = clock(), 0
+    while True:
+        for side in order if turn % 2 == 0 else reversed(order):
+            found.seconds.setdefault(side, []).append(_sample(calls[side], repeats[side], after, clock))
+        turn += 1
+        now = clock()
+        if turn >= most or (turn >= LEAST and now >= until):
+            break
+        if turn >= fewest and now - start >= seconds and not (found.wide(judged) and now - start < LONGER * seconds):
+            break
+    found.sessions.append(turn)
+    return found
+
+
+def _sample(call: Side, repeats: int, after: Side | None, clock: Clock) -> float:
+    """Seconds of one call, as the mean of `repeats`."""
+    start, own = clock(), 0.0
+    returned: object = None
+    for _ in range(repeats):
+        returned = call()
+        if isinstance(returned, Seconds):
+            own += returned
+    took = clock() - start
+    if after is not None:
+        after()
+    return (own if isinstance(returned, Seconds) else took) / repeats

@@ -1,0 +1,154 @@
+"""Runs of benches: kept, compared, made into a page; a bench that fails does not stop the others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.bench_files import BENCH, bench_module
+
+driver = bench_module("all")
+runs = bench_module("harness.runs")
+page = bench_module("harness.page")
+peers = bench_module("harness.peers")
+rows_ = bench_module("harness.rows")
+
+GOOD = """
+from harness import main, row
+main(lambda bench: [row("a good row", 1.0, "nothing", "<= 1.5", limited_by="the sun")])
+"""
+BAD = """
+from harness import main, row
+def rows(bench):
+    bench.say("without peer-of-nobody==1.0: it does not exist")
+    yield row("a row before the failure", 9.0, "nothing", "<= 1.5")
+    raise RuntimeError("the disk is full")
+main(rows)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYTHONPATH", str(BENCH))
+    for name, source in (("bad", BAD), ("good", GOOD)):
+        (tmp_path / f"{name}.py").write_text(source)
+    entries = {name: driver.Entry(str(tmp_path / f"{name}.py"), 30.0) for name in ("bad", "good")}
+    monkeypatch.setattr(driver, "BENCHES", entries)
+    monkeypatch.setattr(driver, "LONG", {})
+    monkeypatch.setattr(driver, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(driver, "PAGE", tmp_path / "benchmarks.md")
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["all.py", *arguments])
+        return int(driver.main())
+
+    return run
+
+
+def test_a_failing_bench_is_named_the_others_go_on_and_the_exit_code_is_1(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench() == 1
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert [row["name"] for row in run["benches"]["bad"]["rows"]] == ["a row before the failure"]
+    assert [row["verdict"] for row in run["benches"]["good"]["rows"]] == ["met"]
+    assert "the disk is full" in run["failed"]["bad"]
+    assert run["benches"]["bad"]["said"] == ["without peer-of-nobody==1.0: it does not exist"]
+    assert {"cpu", "caches", "instruction_sets", "threads", "versions"} <= run["machine"].keys()
+    shown = capsys.readouterr().err
+    assert "[1/2] bad: 0:00 elapsed, about 1:00 left" in shown
+    assert "bad FAILED: exit code 1" in shown
+    written = (tmp_path / "benchmarks.md").read_text()
+    assert "| a good row | 1.000 | nothing | <= 1.5 |  | met | the sun |" in written
+    assert "**bench/bad failed**" in written
+    assert "without peer-of-nobody==1.0" in written
+
+
+def test_one_bench_can_be_run_again_and_replaces_its_rows_in_the_last_run(bench: Any, tmp_path: Path) -> None:
+    bench()
+    (tmp_path / "bad.py").write_text(GOOD.replace("a good row", "a mended row"))
+    assert bench("--only", "bad") == 0
+    [kept] = (tmp_path / "runs").glob("*.json")
+    run = runs.read(kept)
+    assert run["failed"] == {}
+    assert [row["name"] for row in run["benches"]["bad"]["rows"]] == ["a mended row"]
+    assert [row["name"] for row in run["benches"]["good"]["rows"]] == ["a good row"]
+
+
+def test_a_quick_run_does_not_replace_the_page(bench: Any, tmp_path: Path) -> None:
+    bench("--quick")
+    assert not (tmp_path / "benchmarks.md").exists()
+
+
+def a_run(*rows: Any) -> dict[str, Any]:
+    return {"schema": 1, "benches": {"b": {"seconds": 1.0, "rows": [row.to_dict() for row in rows]}}}
+
+
+def test_two_runs_agree_where_their_intervals_overlap() -> None:
+    def make(*values: tuple[float, float, float]) -> dict[str, Any]:
+        rows = [rows_.Row(f"row {i}", v, "x", "<= 2.0", lo, hi, control=(0.999, 1.0, 1.001))
+                for i, (lo, v, hi) in enumerate(values)]  # fmt: skip
+        return a_run(*rows)
+
+    found = runs.agreement(make((1.0, 1.1, 1.2), (1.0, 1.01, 1.02)), make((1.15, 1.2, 1.3), (1.1, 1.11, 1.12)))
+    assert (found.agree, found.compared) == (1, 2)
+    assert "row 1" in found.differences[0]
+    assert str(found).endswith("1 of 2 rows agree within their intervals (50%)")
+
+
+def test_an_interval_is_never_narrower_than_the_noise_of_its_control() -> None:
+    sure = rows_.Row("a", 1.0, "x", "<= 2.0", 0.999, 1.001, control=(0.95, 1.0, 1.05))
+    other = rows_.Row("a", 1.04, "x", "<= 2.0", 1.039, 1.041, control=(0.99, 1.0, 1.01))
+    assert runs.overlap(sure, other)
+    assert not runs.overlap(rows_.Row(**{**sure.__dict__, "control": (0.99, 1.0, 1.01)}), other)
+
+
+def test_values_without_intervals_agree_within_two_percent() -> None:
+    a, near, far = (rows_.row("a", value, "MB") for value in (100.0, 101.5, 104.0))
+    assert runs.overlap(a, near)
+    assert not runs.overlap(a, far)
+
+
+def test_rows_of_one_run_only_are_named() -> None:
+    found = runs.agreement(a_run(rows_.row("a", 1.0, "x")), a_run(rows_.row("c", 1.0, "x")))
+    assert found.compared == 0
+    assert len(found.unmatched) == 2
+
+
+def test_compare_exits_with_1_below_nine_rows_of_ten(bench: Any, tmp_path: Path) -> None:
+    rows = [rows_.row(str(i), 1.0, "x") for i in range(10)]
+    changed = [*rows[:8], *(rows_.row(str(i), 2.0, "x") for i in (8, 9))]
+    for name, made in (("a", rows), ("b", changed), ("c", [*rows[:9], changed[9]])):
+        runs.write(tmp_path / f"{name}.json", a_run(*made))
+    assert bench("--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")) == 1
+    assert bench("--compare", str(tmp_path / "a.json"), str(tmp_path / "c.json")) == 0
+
+
+def test_a_peer_that_the_registry_does_not_have_is_missing_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIEBEAM_PEERS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setitem(peers.REQUIREMENTS, "nobody", "peer-of-nobody==1.0")
+    with pytest.raises(peers.Missing, match=r"without peer-of-nobody==1\.0: "):
+        peers.load("nobody")
+
+
+def test_every_bench_file_is_run_by_the_driver() -> None:
+    """A bench that no one runs measures nothing."""
+    fresh = {entry.file for entry in {**driver.BENCHES, **driver.LONG}.values()}
+    files = {path.name for path in BENCH.glob("*.py") if path.name[0] != "_" and path.name != "all.py"}
+    assert files == fresh
+
+
+@pytest.mark.parametrize("goal", page.GOALS)
+def test_every_goal_is_the_job_of_a_row(goal: str) -> None:
+    assert any(f'"{goal}"' in path.read_text() for path in BENCH.glob("*.py"))
+
+
+def test_no_bench_has_more_than_five_minutes_and_all_have_under_forty() -> None:
+    assert max(entry.budget for entry in driver.BENCHES.values()) <= 300
+    assert sum(entry.budget for entry in driver.BENCHES.values()) < 40 * 60
