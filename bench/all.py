@@ -15,6 +15,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -96,13 +97,16 @@ def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str
     stopper.start()
     found = []
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("{"):
-            found.append(json.loads(line))
-            print(f"  {Row.from_dict(found[-1])}", file=sys.stderr, flush=True)
-    code = process.wait()
-    late = not stopper.is_alive()
-    stopper.cancel()
+    try:
+        for line in process.stdout:
+            if line.startswith("{"):
+                found.append(json.loads(line))
+                print(f"  {Row.from_dict(found[-1])}", file=sys.stderr, flush=True)
+        code = process.wait()
+        late = not stopper.is_alive()
+    finally:  # also after Ctrl-C: no bench goes on alone
+        stopper.cancel()
+        process.kill()
     reader.join(5)
     said = [line.strip() for line in errors if line.startswith("  without")]
     if late:
@@ -189,4 +193,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

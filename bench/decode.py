@@ -51,7 +51,8 @@ def write_gpt2(where: Path) -> Path:
     for name in norms:
         tensors[name + ".weight"], tensors[name + ".bias"] = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
     save_file(tensors, where / "model.safetensors", metadata={"format": "pt"})
-    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "tie_word_embeddings": True}
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "tie_word_embeddings": True,
+              "n_layer": LAYERS, "vocab_size": VOCAB}  # fmt: skip
     (where / "config.json").write_text(json.dumps(config))
     return where
 

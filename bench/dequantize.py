@@ -40,11 +40,13 @@ def models(bench: Bench) -> Iterator[tuple[str, Path]]:
     }
     for name, get in fetch.items():
         try:
-            yield name, get()
+            path = get()
         except BaseException as problem:  # pytest's skip is no Exception
             if isinstance(problem, KeyboardInterrupt):
                 raise
             bench.say(f"without {name}: {problem}")
+        else:
+            yield name, path
 
 
 def theirs(model: Checkpoint, tensors: list[TensorInfo]) -> None:

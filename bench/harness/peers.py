@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 REQUIREMENTS = {
-    "cut_cross_entropy": "cut-cross-entropy==25.1.1",
+    "cut_cross_entropy": "cut-cross-entropy==25.1.1",  # its import needs triton, also for the CPU path
     "liger_kernel": "liger-kernel==0.8.5",
     "xllamacpp": "xllamacpp==2026.10.11549",  # llama.cpp for Python
 }
+ALSO = {"cut_cross_entropy": ("triton==3.9.0",), "liger_kernel": ("triton==3.9.0",)}
 
 
 class Missing(Exception):
@@ -34,12 +35,13 @@ def directory(module: str) -> Path:
 
     Raises Missing if the registry does not give it.
     """
-    requirement = REQUIREMENTS[module]
-    where = root() / f"bench-{requirement.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
+    requirement, also = REQUIREMENTS[module], ALSO.get(module, ())
+    name = "-".join([requirement, *also, f"{sys.version_info.major}.{sys.version_info.minor}"])
+    where = root() / f"bench-{name.replace('==', '-')}"
     if not (where / module).exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
-        done = subprocess.run([*pip, "--only-binary", ":all:", "--target", str(where), requirement],
-                              capture_output=True, text=True)  # fmt: skip
+        pip += ["--only-binary", ":all:", "--target", str(where)]
+        done = subprocess.run([*pip, requirement, *also], capture_output=True, text=True)
         if done.returncode:
             raise Missing(f"without {requirement}: {_last_line(done.stderr)}")
     return where

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def noisy(mean: float, noise: float, seed: int) -> Callable[[], float]:
     return lambda: mean * math.exp(noise * draw.gauss(0, 1))
 
 
-def measured(clock: Clock, ours: Callable[[], float], peer: Callable[[], float], **more: object) -> object:
+def measured(clock: Clock, ours: Callable[[], float], peer: Callable[[], float], **more: object) -> Any:
     sides = {"peer": clock.side("peer", peer), "ours": clock.side("ours", ours)}
     return rounds_.measure(sides, "peer", clock=clock, **{"seconds": 30.0, **more})
 
