@@ -206,7 +206,7 @@ class Lens:
         if hasattr(self, "_sums"):
             return
         D = self.dim
-        sums = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
+        sums: dict[str, Array] = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
         sketch, random = np.zeros((2 * D, PROBES)), np.random.default_rng(0)
         norms: tuple[list[Array], list[Array]] = ([], [])
         diagonal = []
