@@ -206,7 +206,7 @@ class Lens:
         if hasattr(self, "_sums"):
             return
         D = self.dim
-        sums = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
+        sums: dict[str, Array] = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
         sketch, random = np.zeros((2 * D, PROBES)), np.random.default_rng(0)
         norms: tuple[list[Array], list[Array]] = ([], [])
         diagonal = []
@@ -256,8 +256,7 @@ class Lens:
         self._solving("the path's spectrum")
         root = None if self.exact or full_rank_root(F) is None else full_rank_root(W)
         if root is not None:  # their squares as eigenvalues, at a quarter of the cost
-            squares = np.linalg.eigvalsh(root.T @ F @ root)[::-1]
-            return np.sqrt(np.maximum(squares, 0))
+            return _roots(np.linalg.eigvalsh(root.T @ F @ root))
         values: Array = np.linalg.svd(_factor(F).T @ _factor(W), compute_uv=False)
         return values
 
@@ -371,7 +370,13 @@ def _singular_values(X: Array, exact: bool) -> Array:  # [n, n] -> [n], descendi
     if exact:
         values: Array = np.linalg.svd(X, compute_uv=False)
         return values
-    return np.sqrt(np.maximum(np.linalg.eigvalsh(X @ X.T)[::-1], 0))
+    return _roots(np.linalg.eigvalsh(X @ X.T))
+
+
+def _roots(squares: Array) -> Array:  # ascending -> descending
+    """Singular values from the eigenvalues that are their squares, some of them rounded to below 0."""
+    values: Array = np.sqrt(np.maximum(squares[::-1], 0))
+    return values
 
 
 def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:

@@ -82,7 +82,8 @@ def estimate_joint(products: Mapping[str, Array]) -> JointEstimate:
 
     def apply(c: Array) -> Array:
         c = scale * c
-        return scale * np.concatenate([EE @ c[:D] + EW @ c[D:], EW.T @ c[:D] + WW @ c[D:]]) / 2
+        applied: Array = scale * np.concatenate([EE @ c[:D] + EW @ c[D:], EW.T @ c[:D] + WW @ c[D:]]) / 2
+        return applied
 
     start = np.random.default_rng(_JOINT_SEED).standard_normal((2 * D, PROBES))
     found = spectral_density(lambda c: c, apply, start)
