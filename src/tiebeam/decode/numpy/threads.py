@@ -62,7 +62,8 @@ def for_row_blocks(function: Callable[..., object], x: Array, *more: Array) -> N
 
 def matrix_blocks(pieces: Sequence[Array]) -> list[RowBlock]:
     """The rows of the matrices [out_i, in], one below the other, in blocks: an even number of each, of equal size."""
-    blocks, top = [], 0
+    blocks: list[RowBlock] = []
+    top = 0
     for W in pieces:
         count = 2 * (W.nbytes // (2 * _MATRIX_BLOCK)) or 1 + (W.nbytes > _MATRIX_BLOCK)
         edges = [len(W) * i // count for i in range(count + 1)]
