@@ -21,6 +21,12 @@
     for (const box of range.getClientRects()) {
       if (box.width < 1 || box.height < 1) continue;
       const one = { left: box.left + scrollX, right: box.right + scrollX, top: box.top + scrollY, bottom: box.bottom + scrollY, node, parent };
+      if (scroller) { // only what is scrolled into view can overlap something
+        const frame = scroller.getBoundingClientRect();
+        for (const [side, low] of [["left", Math.max], ["right", Math.min]]) one[side] = low(one[side], frame[side] + scrollX);
+        for (const [side, low] of [["top", Math.max], ["bottom", Math.min]]) one[side] = low(one[side], frame[side] + scrollY);
+        if (one.right <= one.left || one.bottom <= one.top) continue;
+      }
       texts.push(one);
       if (!scroller && (one.right > width + 1 || one.left < -1)) found.push(`outside the page: ${named(parent)} ends at ${Math.round(one.right)} of ${width}`);
       for (const at of above) {

@@ -10,7 +10,6 @@ import numpy as np
 
 STRIP = 160  # pixels beside the page that are looked at
 _SHADOW = 0.04  # of full brightness: the shadows of panels end beside the page
-_PIECE = 4000  # pixels of height of one screenshot: larger ones come back empty
 
 _BOXES = (Path(__file__).parent / "page_layout.js").read_text()
 
@@ -27,15 +26,12 @@ def painted_beside_the_page(page: Any) -> list[int]:
     painted in the strip that becomes free.
     """
     width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
-    found: list[int] = []
     page.evaluate(f"document.body.style.setProperty('transform', 'translateX(-{STRIP}px)')")
-    for top in range(0, height, _PIECE):
-        clip = {"x": width - STRIP, "y": top, "width": STRIP, "height": min(_PIECE, height - top)}
-        pixels = _pixels(page.screenshot(full_page=True, clip=clip))
-        blank = (np.abs(pixels - pixels[-1, -1]) < _SHADOW).all(axis=(1, 2))
-        found += (top + np.flatnonzero(~blank)).tolist()
+    clip = {"x": width - STRIP, "y": 0, "width": STRIP, "height": height}
+    pixels = _pixels(page.screenshot(full_page=True, clip=clip))
     page.evaluate("document.body.style.removeProperty('transform')")
-    return found
+    blank = (np.abs(pixels - pixels[-1, -1]) < _SHADOW).all(axis=(1, 2))
+    return list(map(int, np.flatnonzero(~blank)))
 
 
 def _pixels(png: bytes) -> np.ndarray:  # -> [height, width, 3]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 @pytest.fixture
 def trained(visit):
-    page = visit().go()
+    page = visit(reduced=True).go()  # nothing scrolls on its own
     page.get_by_role("button", name="Train all five").click()
     page.wait_for_selector("text=Trained for 400 steps", timeout=90_000)
     return page
@@ -90,7 +90,8 @@ def test_the_spectrum_is_read_by_keyboard_and_has_the_values_of_the_lens(visit, 
 
 
 def test_the_matrix_of_real_tokens_is_read_by_keyboard_and_by_pointer(visit):
-    page = visit().go("index.html#real")
+    page = visit(reduced=True).go("index.html#real")
+    page.wait_for_function("() => scrollY > 5000")
     panel = page.locator("#real .panel")
     matrix = panel.get_by_role("group", name="Direct-path logit")
     one = json.loads((STATIC / "lesson" / "real_tokens.json").read_text())["slices"][0]

@@ -12,6 +12,7 @@ from .conftest import start
 pytestmark = pytest.mark.xdist_group("browser")
 WIDTHS = [1440, 768, 390]
 OPEN = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+STILL = "() => document.getAnimations().length === 0"  # no transition is under way
 
 
 def lesson(page):
@@ -59,12 +60,13 @@ def test_a_view_with_all_its_results_is_accessible_and_fits(visit, view, width):
     page = visit(width=width, height=900).go(f"{view}.html")
     VIEWS[view](page)
     page.evaluate(OPEN)
-    page.wait_for_timeout(400)  # transitions
+    page.wait_for_function(STILL)
     assert layout_problems(page) == []
     assert painted_beside_the_page(page) == []
     assert axe(page) == []
     page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(400)
+    page.wait_for_timeout(100)  # colours start to change with the next frame
+    page.wait_for_function(STILL)
     assert axe(page) == []
 
 

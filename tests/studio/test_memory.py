@@ -67,7 +67,7 @@ def test_four_real_models_in_turn_stay_within_the_limit(four_models, limit):
         if limit is None:
             assert loads.count(200) >= 3
             assert peak(process) < 2 * GB + largest
-            assert len(held) == 1
+            assert len(held) <= 1  # none, if the last one cannot run
         else:
             assert loads.count(400) == 1  # TinyLlama is refused: it is larger than the limit
             assert peak(process) < 2 * GB

@@ -13,12 +13,14 @@ VIEWS = ["index.html", "calculator.html", "models.html", "runs.html", "generate.
 FIELDS = "main :is(input:not([type=radio], [type=checkbox], [type=range]), textarea)"
 FOCUSED = "(one) => one === document.activeElement"
 
-# Every element that Tab reaches, by its place in the document.
+# The element that has the focus: whether it comes after the one before in the document, or is the first one again.
 WALK = """() => {
-  const all = [...document.querySelectorAll("*")];
-  const at = document.activeElement;
-  const place = at === document.body ? -1 : all.indexOf(at);
-  return { place, shown: at.checkVisibility(), text: at.outerHTML.slice(0, 80) };
+  const [now, before] = [document.activeElement, window.before];
+  window.first ??= now;
+  window.before = now;
+  const left = now === document.body || (before !== undefined && now === window.first);
+  const after = before === undefined || Boolean(before.compareDocumentPosition(now) & Node.DOCUMENT_POSITION_FOLLOWING);
+  return { left, after, shown: now.checkVisibility(), text: now.outerHTML.slice(0, 80) };
 }"""
 
 
@@ -48,11 +50,10 @@ def type_everywhere(page) -> int:
 
 
 @pytest.mark.parametrize(
-    ("view", "least"), [("index.html", 15), ("calculator.html", 3), ("models.html", 4), ("generate.html", 4)]
+    ("view", "least"), [("index.html", 50), ("calculator.html", 3), ("models.html", 4), ("generate.html", 4)]
 )
 def test_typing_works_in_every_field(visit, view, least):
-    one = visit()
-    page = one.go(view)
+    page = visit(reduced=True).go(view)  # every step of the lesson has its own figure
     if view == "models.html":
         page.wait_for_selector("h2#name")
         page.get_by_text("Show tensors").click()
@@ -101,7 +102,7 @@ def test_arrow_keys_move_through_every_group_of_radio_buttons(visit, view):
         "[...new Set([...document.querySelectorAll('main input[type=radio]')].filter((one) => one.checkVisibility())"
         ".map((one) => one.name))]"
     )
-    for name in names:
+    for name in reversed(names):  # the first group of models.html opens another model, which has new groups
         group = page.locator(f"input[name='{name}']")
         group.first.focus()
         page.keyboard.press("ArrowDown")
@@ -111,21 +112,21 @@ def test_arrow_keys_move_through_every_group_of_radio_buttons(visit, view):
         assert group.first.evaluate(FOCUSED), name
 
 
+def tab(page):
+    page.keyboard.press("Tab")
+    return page.evaluate(WALK)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("view", VIEWS)
 def test_tab_goes_through_the_page_in_order_and_leaves_it(visit, view, width):
     page = visit(width=width).go(view)
     if view == "models.html":
         page.wait_for_selector("h2#name")
-    places = []
-    for _ in range(400):
-        page.keyboard.press("Tab")
-        now = page.evaluate(WALK)
-        if now["place"] < 0 or (places and now["place"] == places[0]):
-            break
+    passed = 0
+    while not (now := tab(page))["left"]:
         assert now["shown"], now
-        places.append(now["place"])
-    else:
-        pytest.fail("Tab never left the page")
-    assert places == sorted(places)
-    assert len(places) > 8
+        assert now["after"], now
+        passed += 1
+        assert passed < 400, "Tab never left the page"
+    assert passed > 8
