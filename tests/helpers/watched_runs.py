@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 tests/helpers/watched_runs.py accelerate none,step,save /tmp/run
 
 The second word lists the stages at which a run breaks its tie on purpose, one run each; "none" is a healthy run. Every
-rank prints one line per run: "rank 0: step: TB501: ..." or "rank 0: none: passed ...".
+rank prints one line per run: "rank 0: step: TB501: ..." or "rank 0: none: passed ...". "save" must be the last.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def main(library: str, stages: str, directory: str) -> None:
         except TieBroken as broken:
             result = str(broken)
         print(f"rank {os.environ.get('RANK', '0')}: {stage}: {result}", flush=True)
+        if stage == "save" and not result.startswith("passed"):
+            os._exit(1)  # rank 0 alone found it, and may be waited for: torchrun ends the others, as in a real run
         forget_accelerator()
         if dist.is_initialized():
             dist.barrier()
