@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tiebeam.decode.numpy import ops, rope
-from tiebeam.decode.numpy.attention import attention
 from tiebeam.errors import UnreadableInput
 from tiebeam.families.spec import Rope
 
@@ -67,7 +66,7 @@ def test_attention_equals_a_plain_loop(K, T, start, window, cap):
     q, k, v = draw(T, 4, 8), draw(K, start + T, 8), draw(K, start + T, 8)
     begin = 0 if window is None else max(0, start + 1 - window)
     mask = None if T == 1 else ops.causal_mask(start, T, begin, window)
-    found = attention(q, k[:, begin:], v[:, begin:], mask, cap)
+    found = ops.attention(q, k[:, begin:], v[:, begin:], mask, cap)
     np.testing.assert_allclose(found, attention_one_by_one(q, k, v, start, window, cap), rtol=0, atol=1e-5)
 
 

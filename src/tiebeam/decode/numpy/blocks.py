@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiebeam.decode.numpy import rope
-from tiebeam.decode.numpy.attention import attention
 from tiebeam.decode.numpy.load_weights import Linear, Weights
 from tiebeam.decode.numpy.mlp import MixtureOfExperts, Mlp, load_mlp
-from tiebeam.decode.numpy.ops import Array, causal_mask, layer_norm, rms_norm, rotate
+from tiebeam.decode.numpy.ops import Array, attention, causal_mask, layer_norm, rms_norm, rotate
 from tiebeam.families.family import TensorNames
 from tiebeam.families.spec import Layer, Spec
 

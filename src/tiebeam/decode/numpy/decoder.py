@@ -32,7 +32,7 @@ from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.families.bigram_hash import FIRST, bigram_row
 from tiebeam.families.spec import Spec
 
-CHUNK = 256
+CHUNK = 128
 """Positions per forward pass: enough for BLAS to be fast, few enough to need little memory."""
 _SCORES = 1 << 24  # attention scores at a time, over all heads
 

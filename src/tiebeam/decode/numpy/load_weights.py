@@ -9,6 +9,7 @@ same input (q, k, v; gate and up) are concatenated.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,6 @@ from tiebeam.checkpoint import Checkpoint, gguf_blocks
 from tiebeam.checkpoint.dtypes import BITS, FLOATS, row_range
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.decode.numpy.ops import Array
-from tiebeam.decode.numpy.threads import blas_threads, matrix_blocks, matrix_vector
 from tiebeam.errors import BadRequest, UnreadableInput
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -27,30 +27,39 @@ _BLOCK = 1 << 18  # elements converted at a time; they stay in the cache
 _REMOTE_BLOCK = 1 << 21  # one request each
 
 
-BY_ROWS = hasattr(np, "vecdot") and blas_threads() <= 2
-"""Whether one token is multiplied row by row (threads.py) rather than by BLAS's matrix-vector product.
+def blas_threads() -> int:
+    """How many threads NumPy's BLAS uses, by its environment variables."""
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if os.environ.get(variable, "").isdigit():
+            return max(1, int(os.environ[variable]))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-The threads of OpenBLAS wait for each other, and on a busy machine the product then takes many times as long; ours do
-not. From three threads on, BLAS is used. bench/decode.py has the numbers.
+
+BY_ROWS = hasattr(np, "vecdot") and blas_threads() == 1
+"""Whether one token is multiplied row by row (`vecdot`) rather than by BLAS's matrix-vector product.
+
+On one thread a dot product per row reads at nearly the full bandwidth of the core, and OpenBLAS's kernel for short rows
+at half of it. From two threads on, BLAS is faster (bench/decode.py); where another program uses the cores, its threads
+wait for each other, so `tiebeam generate` then sets it to one.
 """
 
 
 class Linear:
     """y = x @ W.T + b for W [out, in], as one or several row pieces; a piece may be a transposed view."""
 
-    __slots__ = ("_blocks", "_by_rows", "_transposed", "bias", "pieces", "shape")
+    __slots__ = ("_by_rows", "_transposed", "bias", "pieces", "shape")
 
     def __init__(self, pieces: Sequence[Array], bias: Array | None = None) -> None:
         self.pieces = list(pieces)
         self._transposed = [W.T for W in pieces]  # [in, out]: a view, not a copy
         self._by_rows = BY_ROWS and all(W.flags.c_contiguous for W in pieces)
-        self._blocks = matrix_blocks(self.pieces) if self._by_rows else []
         self.bias = bias
         self.shape = (sum(len(W) for W in pieces), pieces[0].shape[1])
 
     def __call__(self, x: Array) -> Array:  # [T, in] -> [T, out]
         if len(x) == 1 and self._by_rows:
-            y = matrix_vector(self._blocks, x[0], np.empty(self.shape[0], x.dtype))[None]
+            parts = [np.vecdot(W, x) for W in self.pieces]  # [out_i]
+            y = (parts[0] if len(parts) == 1 else np.concatenate(parts))[None]
         else:
             parts = [x @ W for W in self._transposed]  # [T, out_i]
             y = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

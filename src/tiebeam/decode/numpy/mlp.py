@@ -9,7 +9,6 @@ import numpy as np
 
 from tiebeam.decode.numpy.load_weights import Linear, Weights
 from tiebeam.decode.numpy.ops import ACTIVATIONS, Array, softmax
-from tiebeam.decode.numpy.threads import for_row_blocks
 from tiebeam.families.family import TensorNames
 from tiebeam.families.spec import Experts, Spec
 
@@ -23,16 +22,10 @@ class Mlp:
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
         u = self.up(x)  # [T, M] or [T, 2M]
-        for_row_blocks(self._activate_, u)
-        return self.down(u[:, : self.down.shape[1]])
-
-    def _activate_(self, u: Array) -> None:  # [R, M] or [R, 2M]
-        """In place; a gated activation is left in the first half."""
-        M = self.down.shape[1]
         if self.gated:
-            np.multiply(self.activation(u[:, :M]), u[:, M:], out=u[:, :M])
-        else:
-            u[:] = self.activation(u)
+            M = self.down.shape[1]
+            return self.down(self.activation(u[:, :M]) * u[:, M:])
+        return self.down(self.activation(u))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,17 +60,8 @@ def silu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GPT-2's and Gemma's GELU, 0.5 x (1 + tanh(c (x + 0.044715 x^3))) with c = sqrt(2 / pi), in one temporary."""
-    c = math.sqrt(2.0 / math.pi)
-    y: Array = x * x
-    y *= 0.044715 * c
-    y += c
-    y *= x
-    np.tanh(y, out=y)
-    y += 1.0
-    y *= x
-    y *= 0.5
-    return y
+    """GPT-2's and Gemma's GELU. x*x*x, because x**3 calls pow for each element."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
 def gelu_erf(x: Array) -> Array:
@@ -122,3 +113,22 @@ def causal_mask(start: int, T: int, begin: int, window: int | None) -> Array:  #
     behind = np.arange(start, start + T)[:, None] - np.arange(begin, start + T)[None, :]
     hidden = behind < 0 if window is None else (behind < 0) | (behind >= window)
     return np.where(hidden, np.float32(-np.inf), np.float32(0.0))
+
+
+def attention(
+    q: Array, k: Array, v: Array, mask: Array | None, cap: float | None
+) -> Array:  # [T, H, N], [K, S, N], [K, S, N], [T, S] -> [T, H * N]
+    """Queries are already scaled; G of them use one key/value head."""
+    (T, H, N), (K, S, _) = q.shape, k.shape
+    G = H // K
+    if T == 1:  # one product per query: BLAS is slow at products of a few rows
+        scores = q.reshape(K, G, 1, N) @ k[:, None].transpose(0, 1, 3, 2)  # [K, G, 1, S]
+    else:
+        rows = q.reshape(T, K, G, N).transpose(1, 2, 0, 3).reshape(K, G * T, N)
+        scores = (rows @ k.transpose(0, 2, 1)).reshape(K, G, T, S)
+    if cap is not None:
+        scores = softcap(scores, cap)
+    if mask is not None:
+        scores += mask
+    mixed = softmax(scores).reshape(K, G * T, S) @ v  # [K, G*T, N]
+    return mixed.reshape(K, G, T, N).transpose(2, 0, 1, 3).reshape(T, H * N)
