@@ -61,6 +61,7 @@ def test_a_part_of_a_character_is_shown_as_bytes(world):
     tokenizer = open_tokenizer(open_checkpoint(world))
     assert tokenizer is not None
     byte = tokenizer.backend.token_to_id("æ")  # 0xE6, the first byte of 東
+    assert byte is not None
     assert token_text(tokenizer, byte) == "<0xE6>"
     assert token_text(tokenizer, 10**6) is None
 
