@@ -25,22 +25,18 @@ from tiebeam.nn.loss_options import Shape
 
 _BLOCK_ROWS = 8192  # vocabulary rows cast at a time in the blocked loop
 _LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a fraction of the table
-_LARGE_LOGITS = 64 << 20  # bytes of all logits, from which a chunk is limited to a fraction of them
 
 
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
-    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more and for few tokens.
+    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
 
-    Every chunk reads and writes the full dW once, so small chunks cost time and large ones cost memory. For large
-    tables a chunk of logits may take 0.15 of the bytes of the table. Where the logits of all tokens would be large, a
-    chunk is less than a quarter of them, down to 192 tokens.
+    Every chunk reads and writes the full dW once, so small chunks cost time (a tenth at 205 tokens, 50257 x 768) and
+    large ones cost memory. For large tables a chunk of logits may take 0.15 of the bytes of the table.
     """
     if vocab * dim * itemsize >= _LARGE_TABLE:
         most = max(256, min(1024, int(0.15 * dim)))
     else:
         most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
-    if tokens * vocab * itemsize >= _LARGE_LOGITS:
-        most = min(most, max(192, 2 * tokens // 9))
     chunks = -(-tokens // most)
     return -(-tokens // chunks) if chunks else most
 
