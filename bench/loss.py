@@ -66,14 +66,7 @@ def products(h: torch.Tensor, W: torch.Tensor, softmax: bool = False) -> Side:
 
 def reused(h: torch.Tensor, W: torch.Tensor, targets: torch.Tensor) -> Side:
     """Ours with its buffers kept from step to step."""
-    if hasattr(nn, "LossBuffers"):
-        return partial(step, partial(tied_cross_entropy, buffers=nn.LossBuffers()), h, W, targets)
-    dh, dW = torch.ones_like(h).detach(), torch.ones_like(W).detach()  # without autograd, into existing gradients
-    h, W = h.detach(), W.detach()
-    weight = torch.full((len(h),), 1 / len(h))
-    chunk = chunked_loss.default_chunk(len(h), *W.shape)
-    work = chunked_loss.Work(h, W, targets, weight, None, chunked_loss.Shape(), chunk, torch.float32, dh=dh, dW=dW)
-    return lambda: chunked_loss.losses_and_gradients(work)
+    return partial(step, partial(tied_cross_entropy, buffers=nn.LossBuffers()), h, W, targets)
 
 
 def sides(shape: Shape, with_limit: bool, with_reused: bool) -> dict[str, Side]:
