@@ -86,7 +86,7 @@ def _break_inside(accelerator: Any, broken: str, model: Any, optimizer: Any, sha
     own = hooked.args[0]
 
     def inside(*arguments: Any, **options: Any) -> Any:
-        with _other_values(model, optimizer, sharded if broken == "save" else ""):
+        with _other_values(model, sharded if broken == "save" else ""):
             done = own(*arguments, **options)
         if broken == "save":
             tamper(Path(done))
@@ -98,13 +98,11 @@ def _break_inside(accelerator: Any, broken: str, model: Any, optimizer: Any, sha
 
 
 @contextmanager
-def _other_values(model: Any, optimizer: Any, sharded: str) -> Iterator[None]:
-    """The shards of FSDP2, or DeepSpeed's float32 weights, are twice the model's."""
+def _other_values(model: Any, sharded: str) -> Iterator[None]:
+    """The shards of FSDP2 are twice the model's."""
     shards: list[torch.Tensor] = []
     if sharded == "fsdp2":
         shards = [parameter.detach().to_local() for parameter in model.parameters()]
-    elif sharded == "zero3":
-        shards = [part.detach() for part in optimizer.optimizer.fp32_partitioned_groups_flat]
     for shard in shards:
         shard.mul_(2)
     yield

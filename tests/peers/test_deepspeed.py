@@ -1,7 +1,8 @@
-"""DeepSpeed's own ZeRO-3 on two CPU ranks, under Accelerate and the Trainer: broken ties are named.
+"""DeepSpeed's own ZeRO-3 on two CPU ranks, under Accelerate: broken ties are named.
 
 DeepSpeed runs in its own environment. None of its operators is compiled: gloo carries the collectives, and the
-optimizer is torch's.
+optimizer is torch's. A tie that is broken while Accelerate prepares the model, and a save of other values, have no test
+here, nor has the Trainer (docs/integrations.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.two_ranks import EVERY_STAGE, assert_named, watched
+from helpers.two_ranks import assert_named, watched
 from peers.environments import python
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -24,6 +25,5 @@ def interpreter() -> str:
     return str(found)
 
 
-@pytest.mark.parametrize("library", ["accelerate_zero3", "trainer_zero3"])
-def test_a_tie_broken_under_zero_3_is_named_with_its_stage(interpreter: str, library: str, tmp_path: Path) -> None:
-    assert_named(watched(library, EVERY_STAGE, tmp_path, interpreter))
+def test_a_tie_broken_under_zero_3_is_named_with_its_stage(interpreter: str, tmp_path: Path) -> None:
+    assert_named(watched("accelerate_zero3", ("none", "load", "resize", "step", "resume"), tmp_path, interpreter))
