@@ -30,8 +30,8 @@ _LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a 
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
     """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
 
-    Every chunk reads and writes the full dW once, so small chunks cost time (a tenth at 205 tokens, 50257 x 768) and
-    large ones cost memory. For large tables a chunk of logits may take 0.15 of the bytes of the table.
+    Every chunk reads and writes the full dW once, so small chunks cost time and large ones cost memory. For large
+    tables a chunk of logits may take 0.15 of the bytes of the table.
     """
     if vocab * dim * itemsize >= _LARGE_TABLE:
         most = max(256, min(1024, int(0.15 * dim)))
