@@ -104,7 +104,9 @@ class Worker:
             return Outcome(
                 "memory", f"memory {_frame(error)}", f"grew by more than {GROWTH >> 20} MB at {_frame(error)}"
             )
-        except (Exception, TooSlow) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also TooSlow, and the panics of packages that are written in Rust
             text = "".join(traceback.format_exception(error)[-4:])[-2000:]
             return Outcome("crashes", f"{type(error).__name__} {_frame(error)}", text)
         return self._compare(refusal, ours)

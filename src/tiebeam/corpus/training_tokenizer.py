@@ -28,6 +28,7 @@ from tiebeam.corpus.shards import Tokens, token_dtype
 from tiebeam.corpus.text_chunks import BOUNDARY, TextChunk
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 from tiebeam.limits import MAX_TOKEN_IDS
+from tiebeam.tokenizer.load import explaining_failure
 
 MAX_FILE = 256 << 20
 MIN_VOCAB = 257  # 256 bytes and the boundary token
@@ -112,11 +113,9 @@ class JsonTokenizer:
     def __init__(self, raw: bytes, boundary: str | None = None, where: str = "tokenizer.json") -> None:
         import tokenizers
 
-        try:
+        with explaining_failure(f"{where} is not a tokenizer that `tokenizers` can read"):
             spec = json.loads(raw)
             self._tokenizer = tokenizers.Tokenizer.from_str(raw.decode())
-        except Exception as error:  # the library raises Exception itself
-            raise UnreadableInput(f"{where} is not a tokenizer that `tokenizers` can read: {error}") from None
         self.raw = raw
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -136,7 +135,8 @@ class JsonTokenizer:
         added = {token["content"] for token in spec.get("added_tokens", [])}
         self.bytes_per_token = np.zeros(self.vocab, np.int64)
         self.leading_space = np.zeros(self.vocab, bool)
-        opening = self._tokenizer.encode("a", add_special_tokens=False).tokens
+        with explaining_failure(f"{where} cannot encode text"):
+            opening = self._tokenizer.encode("a", add_special_tokens=False).tokens
         self._prefix = bool(opening) and opening[0].startswith(marker)
         for text, token in texts.items():
             if text in special:
@@ -153,7 +153,8 @@ class JsonTokenizer:
         """Tokens of each chunk, encoded in parallel."""
         texts = _without_prefixed_space(chunks) if self._prefix else [chunk.text for chunk in chunks]
         dtype = token_dtype(self.vocab)
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with explaining_failure("the text cannot be turned into tokens"):
+            encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=dtype) for encoding in encoded]
 
     def decode(self, tokens: Iterable[int]) -> str:
