@@ -136,4 +136,5 @@ def _described(value: Any) -> Any:
     plain = value.detach().contiguous()
     if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         plain = plain.float()
+        plain[plain.isnan()] = float("nan")  # one NaN for all
     return names.get(value.dtype, str(value.dtype)), shape, plain.numpy().tobytes()

@@ -279,7 +279,7 @@ class _Window:
 
 
 def _unusable(entry: zipfile.ZipInfo) -> str:
-    if entry.flag_bits & 0x1:
+    if entry.flag_bits & 0x2041:  # encrypted, strongly encrypted, with a hidden table of contents
         return _ENCRYPTED
     # PyTorch leaves the numbers of such a member uninitialised.
     return "marked as a directory" if entry.external_attr & 0x10 and entry.file_size else ""
