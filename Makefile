@@ -9,6 +9,9 @@ MINUTES ?= 20
 N ?= 1000
 COVERED := tiebeam.checkpoint tiebeam.surgery tiebeam.doctor
 
+# The tests start thousands of processes; without cached bytecode each of them compiles tiebeam again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run test quick lint fuzz kill peers bench docs clean
 .DEFAULT_GOAL := help
 
