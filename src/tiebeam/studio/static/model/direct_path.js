@@ -32,7 +32,8 @@ export function directPath(model) {
 function path(direct) {
   const names = direct.tokens.slice(0, direct.between.length).map(shownToken);
   return [
-    grid(direct.between, { rows: names, columns: names, caption: "Direct-path logit of the column token after the row token", digits: 2 }).element,
+    h("p", { class: "small" }, h("strong", null, "logit of the column token after the row token")),
+    grid(direct.between, { rows: names, columns: names, label: "Direct-path logits", digits: 2 }).element,
     h("p", { class: "note" }, direct.tied ? (direct.norm ? "Tied: without the final norm this matrix would be symmetric." : "Tied: this matrix is symmetric, and its diagonal is never negative.") : "Untied: this matrix need not be symmetric."),
     ...direct.tokens.slice(0, 4).map((token) => h("div", null,
       h("h3", null, h("code", null, shownToken(token))),
