@@ -51,5 +51,5 @@ export function explorer() {
       h("ul", { class: "eigen" }, values.map((x) => h("li", { class: x > 1e-9 ? "plus" : x < -1e-9 ? "minus" : "" }, (x > 1e-9 ? "+" : "") + signed(x)))));
   }
   draw();
-  return { element: h("div", { class: "panel stack" }, pick, inputs, verdicts) };
+  return { element: h("div", { class: "panel stack" }, pick, h("div", { class: "beside" }, inputs, verdicts)) };
 }
