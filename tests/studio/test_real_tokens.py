@@ -76,3 +76,15 @@ def test_the_slice_of_tinyllama_is_the_direct_path_of_the_published_model():
 
     model = tinyllama()
     assert real_tokens.real_slice("TinyLlama 1.1B", model, model.name) == KEPT["slices"][1]
+
+
+def test_the_pairs_that_the_text_speaks_of_are_in_the_slices_and_say_what_it_says():
+    def both(kept, one, two):
+        i, j = kept["tokens"].index(one), kept["tokens"].index(two)
+        return kept["raw"][i][j], kept["raw"][j][i]
+
+    for kept, pair in zip(KEPT["slices"], 2 * [("New", "York")] + 2 * [("my", "lord")], strict=True):
+        there, back = both(kept, *pair)
+        assert (there == back) is kept["tied"]
+    there, back = both(KEPT["slices"][3], "my", "lord")
+    assert there > 5 * abs(back)

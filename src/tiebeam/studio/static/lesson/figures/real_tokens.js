@@ -11,7 +11,7 @@ import { checkList, properties } from "./explorer.js";
 
 const live = document.documentElement.dataset.mode === "live";
 const NORMS = [["raw", "without the final norm"], ["normed", "with the final norm"]];
-const PAIRS = [["New", "York"], ["thou", "art"]]; // what the text beside the figure speaks of
+const PAIRS = [["New", "York"], ["my", "lord"]]; // what the text beside the figure speaks of
 const MOST_BARS = 8;
 
 export function realTokens() {
