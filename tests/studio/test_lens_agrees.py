@@ -31,7 +31,7 @@ def test_lens_and_the_studio_show_the_same_digits_of_smollm2(visit, smollm2, smo
     lines = printed.splitlines()
     first = next(n for n, line in enumerate(lines) if line.split() == ["New", "·York", "·City"]) + 1
     matrix = [value for line in lines[first : first + 3] for value in line.split()[1:]]
-    symmetric, negative = (re.search(rf"{name} +([\d.]+%)", printed)[1] for name in ("symmetric", "negative"))
+    symmetric, negative = (re.findall(rf"{name} +([\d.]+%)", printed)[0] for name in ("symmetric", "negative"))
     assert all(re.fullmatch(r"-?\d+\.\d\d", value) for value in matrix), matrix
 
     page = visit(address=smollm2_studio).go("models.html")
