@@ -74,7 +74,7 @@ def test_sliders_show_the_size_at_once_and_a_click_the_measured_cost_with_its_co
     try:
         page = visit(address=address).go("models.html")
         panel = page.locator("section[aria-labelledby=whatif]")
-        size = panel.get_by_role("status").first
+        size = panel.locator("p[role=status]").first
         before = size.inner_text()
         panel.get_by_role("slider").first.focus()
         for _ in range(4):
