@@ -167,3 +167,23 @@ def test_two_quantised_types_are_compared_by_direction_and_length(tmp_path, fact
     found = compare(open_checkpoint(tmp_path / "m.gguf"), "token_embd.weight", "output.weight")
     assert found.equal == (factor == 1.0)
     assert ("3.00 x as long" in found.how) == (factor == 3.0)
+
+
+def test_progress_counts_what_is_compared_and_can_end_it(tmp_path):
+    told: list[tuple[int, int]] = []
+    same = table(0, 20_000, 64)  # 5 MB: more than one block
+    save_file({"embed": same, "head": same, "short": same[:-1].copy()}, tmp_path / "m.safetensors")
+    checkpoint = open_checkpoint(tmp_path / "m.safetensors")
+    assert compare(checkpoint, "embed", "head", lambda *now: told.append(now)).equal
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert {total for _, total in told} == {same.nbytes}
+    assert told[-1] == (same.nbytes, same.nbytes)
+    told.clear()
+    assert not compare(checkpoint, "embed", "short", lambda *now: told.append(now)).equal
+    assert told[-1] == (19_999, 19_999)
+
+    def stop(done: int, total: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        compare(checkpoint, "embed", "head", stop)

@@ -8,8 +8,9 @@ every row must have a cosine above 0.99 and the same length within 10 %. A cosin
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Progress = Callable[[int, int], None]
 BLOCK = 1 << 20
 ROUNDING_COSINE = 0.99
 ROUNDING_LENGTH = 0.1  # how much longer or shorter a row may be after quantisation
@@ -63,8 +65,11 @@ class Equality:
     difference: Difference | None = None
 
 
-def compare(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
-    """Compare two stored matrices, reading no more than the answer needs."""
+def compare(checkpoint: Checkpoint, embed: str, head: str, progress: Progress = lambda done, total: None) -> Equality:
+    """Compare two stored matrices, reading no more than the answer needs.
+
+    `progress` is called with (done, total) while a whole matrix is read; what it raises ends the comparison.
+    """
     E, W = checkpoint.tensors[embed], checkpoint.tensors[head]
     if E.storage == W.storage and E.strides == W.strides:
         return Equality(True, "both names point at the same bytes")
@@ -73,9 +78,9 @@ def compare(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
     if not (_decodable(E.dtype) and _decodable(W.dtype)):
         return Equality(False, f"the element types ({E.dtype}, {W.dtype}) cannot be compared number by number")
     if E.shape == W.shape and E.dtype == W.dtype and E.strides is None and W.strides is None:
-        verdict = _compare_same_type(checkpoint, E, W)
+        verdict = _compare_same_type(checkpoint, E, W, progress)
     else:
-        verdict = _compare_by_rows(checkpoint, E, W)
+        verdict = _compare_by_rows(checkpoint, E, W, progress)
     return verdict
 
 
@@ -83,7 +88,7 @@ def _decodable(dtype: str) -> bool:
     return dtype in FLOATS or dtype not in BITS  # other names are GGUF types
 
 
-def _compare_same_type(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+def _compare_same_type(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, progress: Progress) -> Equality:
     """Same shape and type: compare bytes."""
     remote = not isinstance(checkpoint.files, LocalFiles)
     if remote and E.nbytes + W.nbytes > _REMOTE_LIMIT:
@@ -91,40 +96,40 @@ def _compare_same_type(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> 
         if sample.rows_differing == 0:
             return Equality(True, f"equal in {sample.rows:,} sampled rows; the rest was not downloaded")
         return Equality(False, _describe(sample), sample)
-    offset = _first_difference(checkpoint, E, W)
+    offset = _first_difference(checkpoint, E, W, progress)
     if offset is None:
         return Equality(True, "every byte was compared")
     sample = _sampled(checkpoint, E, W)
     if E.dtype not in BITS and sample.rows_differing and sample.median_cosine > ROUNDING_COSINE:
         return _by_cosine(checkpoint, E, W)
     if sample.rows_differing <= sample.rows // 2:  # mostly equal: count exactly
-        difference = _scan(checkpoint, E, W, range(E.shape[0]))
+        difference = _scan(checkpoint, E, W, range(E.shape[0]), progress)
         if difference.rows_differing == 0:
             return Equality(True, "every number was compared; only the signs of zeros differ")
         return Equality(False, _describe(difference), difference)
     return Equality(False, _describe(sample), sample)
 
 
-def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+def _compare_by_rows(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, progress: Progress) -> Equality:
     """Different types, row counts or layouts: compare the numbers of the rows that both have."""
     extra = abs(E.shape[0] - W.shape[0])
     if extra:
         sample = _sampled(checkpoint, E, W)
         if sample.rows_differing <= sample.rows // 2:
-            sample = _scan(checkpoint, E, W, range(min(E.shape[0], W.shape[0])))
+            sample = _scan(checkpoint, E, W, range(min(E.shape[0], W.shape[0])), progress)
         longer = "embed" if E.shape[0] > W.shape[0] else "head"
         return Equality(False, f"{longer} has {extra:,} more rows; {_describe(sample)} of those that both have", sample)
     if E.dtype in _ROUNDED and W.dtype in _ROUNDED and E.dtype != W.dtype:
-        return _by_rounding(checkpoint, E, W)
+        return _by_rounding(checkpoint, E, W, progress)
     if E.dtype != W.dtype:
         return _by_cosine(checkpoint, E, W)
-    difference = _scan(checkpoint, E, W, range(E.shape[0]))
+    difference = _scan(checkpoint, E, W, range(E.shape[0]), progress)
     if difference.rows_differing == 0:
         return Equality(True, "every number was compared")
     return Equality(False, _describe(difference), difference)
 
 
-def _by_rounding(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality:
+def _by_rounding(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, progress: Progress) -> Equality:
     """Equal, if the values of the finer type rounded to the coarser are those of the coarser.
 
     F16 and BF16 of one F32 matrix may differ in the last bit of BF16, because it was rounded twice.
@@ -136,7 +141,8 @@ def _by_rounding(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equali
     remote = not isinstance(checkpoint.files, LocalFiles) and E.nbytes + W.nbytes > _REMOTE_LIMIT
     runs = _sample_runs(E, W, _CLAIM_ROWS) if remote else [range(E.shape[0])]
     types = f"{E.dtype} and {W.dtype}"
-    for _, e, w in _row_blocks(checkpoint, E, W, runs):
+    for start, e, w in _row_blocks(checkpoint, E, W, runs):
+        progress(start, E.shape[0])
         with np.errstate(invalid="ignore", over="ignore"):
             # signs of zeros do not count, nor what float32 cannot hold
             a, b = (decode(coarse, encode(coarse, x.astype(np.float32)), x.shape).astype(np.float64) for x in (e, w))
@@ -180,22 +186,29 @@ def same_bytes(checkpoint: Checkpoint, left: str, right: str) -> bool:
     return a.storage == b.storage or _first_difference(checkpoint, a, b) is None
 
 
-def _first_difference(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> int | None:
+def _first_difference(
+    checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, progress: Progress = lambda done, total: None
+) -> int | None:
     """Offset of the first block whose bytes differ. Two threads halve the time for large local files."""
     total = E.nbytes
     if not isinstance(checkpoint.files, LocalFiles) or E.packing or W.packing:
         for at in range(0, total, BLOCK):
             if checkpoint.read_bytes(E.name, at, at + BLOCK) != checkpoint.read_bytes(W.name, at, at + BLOCK):
                 return at
+            progress(at, total)
         return None
     first = min(total, _FIRST_BYTES)
     if checkpoint.read_bytes(E.name, 0, first) != checkpoint.read_bytes(W.name, 0, first):
         return 0  # the common case of an untied pair: no threads, no second block
     left, right = checkpoint.files.path(E.file), checkpoint.files.path(W.file)
     middle = first + (total - first) // 2
+    done = itertools.count(1)  # blocks of both threads: next() is atomic
+
+    def compared() -> None:
+        progress(min(total, next(done) * BLOCK), total)
 
     def compare_range(begin: int, end: int) -> int | None:
-        at = first_difference(left, E.begin + begin, right, W.begin + begin, end - begin, BLOCK)
+        at = first_difference(left, E.begin + begin, right, W.begin + begin, end - begin, BLOCK, compared)
         return None if at is None else begin + at
 
     if total < _SMALL:
@@ -260,13 +273,19 @@ def _sampled(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Difference
     return Difference(*measured, sampled=len(runs) > 1, extra_rows=abs(E.shape[0] - W.shape[0]))
 
 
-def _scan(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, rows: range) -> Difference:
+def _scan(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, rows: range, progress: Progress) -> Difference:
     """The difference over all `rows`: exact counts."""
-    measured = _measure(checkpoint, E, W, [rows])
+    measured = _measure(checkpoint, E, W, [rows], progress)
     return Difference(*measured, sampled=False, extra_rows=abs(E.shape[0] - W.shape[0]))
 
 
-def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[range]) -> tuple[int, int, float, float]:
+def _measure(
+    checkpoint: Checkpoint,
+    E: TensorInfo,
+    W: TensorInfo,
+    runs: list[range],
+    progress: Progress = lambda done, total: None,
+) -> tuple[int, int, float, float]:
     import numpy as np
 
     rows = differing = 0
@@ -274,6 +293,7 @@ def _measure(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo, runs: list[ra
     for e, w in _concatenated(_row_blocks(checkpoint, E, W, runs)):  # [n, D], [n, D]
         unequal = (e != w) & ~(np.isnan(e) & np.isnan(w))
         rows += len(e)
+        progress(rows, sum(map(len, runs)))
         differing += int(np.count_nonzero(unequal.any(axis=1)))
         if unequal.any():
             with np.errstate(invalid="ignore"):

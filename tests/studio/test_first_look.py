@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from helpers.building import write_model
 from helpers.studio_files import tiny_llama
+from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.app import build
+from tiebeam.studio.jobs import Cancelled, JobProgress
 from tiebeam.studio.model_list import ModelList
 from tiebeam.studio.open_models import OpenModel, OpenModels
 
@@ -22,7 +26,7 @@ def model(tmp_path):
 
 def test_the_outline_needs_the_headers_only(model, monkeypatch):
     opened = OpenModels().open(ModelList((str(model),)).models()[0])
-    monkeypatch.setattr(OpenModel, "inspected", property(lambda self: pytest.fail("values were read")))
+    monkeypatch.setattr(OpenModel, "_examined", lambda self, progress: pytest.fail("values were read"))
     found = opened.outline()
     assert found["format"] == "safetensors"
     assert found["tensors"] == len(opened.checkpoint.tensors)
@@ -31,10 +35,58 @@ def test_the_outline_needs_the_headers_only(model, monkeypatch):
 
 def test_the_stages_are_told_in_order_and_the_report_is_the_same(model):
     opened = OpenModels().open(ModelList((str(model),)).models()[0])
-    stages: list[str] = []
-    found = opened.first_look(lambda stage, done, total: stages.append(stage))
-    assert stages == ["comparing embedding and LM head", "checking every rule"]
+    told: list[tuple[str, int, int]] = []
+    found = opened.first_look(lambda *progress: told.append(progress))
+    assert list(dict.fromkeys(stage for stage, _, _ in told)) == [
+        "comparing embedding and LM head",
+        "checking every rule",
+    ]
     assert found == opened.report()
+    rules = [(done, total) for stage, done, total in told if stage == "checking every rule" and total]
+    assert [done for done, _ in rules] == list(range(rules[0][1]))
+
+
+@pytest.fixture
+def twins(tmp_path):
+    """Two equal matrices of 4 MB, which are compared to the last byte."""
+    where = tiny_llama(tmp_path / "twins", tied=False, vocab=1 << 17)
+    checkpoint = open_checkpoint(where)
+    tensors = {name: np.array(checkpoint.tensor(name)) for name in checkpoint.tensors}
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    write_model(where, tensors, checkpoint.config)
+    return where
+
+
+def test_comparing_two_matrices_has_a_time_left(twins):
+    opened = OpenModels().open(ModelList((str(twins),)).models()[0])
+    progress, seen = JobProgress(), list[dict]()
+
+    def report(*now):
+        progress(*now)
+        seen.append(progress.to_dict())
+
+    assert opened.first_look(report)["tie"] == "twin"
+    comparing = [now for now in seen if now["stage"] == "comparing embedding and LM head" and now["total"]]
+    assert len(comparing) == 4
+    assert {now["total"] for now in comparing} == {4 << 20}
+    assert [now["done"] for now in comparing] == sorted(now["done"] for now in comparing)
+    assert all(now["seconds_left"] is not None for now in comparing)
+
+
+def test_a_cancelled_look_stops_in_the_comparison_and_can_be_repeated(twins):
+    opened = OpenModels().open(ModelList((str(twins),)).models()[0])
+    progress, seen = JobProgress(), list[int]()
+
+    def report(stage, done, total):
+        progress(stage, done, total)
+        if total:
+            seen.append(done)
+            progress.cancelled = True
+
+    with pytest.raises(Cancelled):
+        opened.first_look(report)
+    assert len(seen) == 1
+    assert opened.first_look(lambda *now: None)["tie"] == "twin"
 
 
 def test_the_report_is_the_same_as_json_and_as_events(model):

@@ -6,6 +6,7 @@ import pytest
 
 from helpers.accessibility import axe
 from helpers.page_layout import layout_problems, painted_beside_the_page
+from helpers.studio_files import write_run
 
 from .conftest import start
 
@@ -88,6 +89,22 @@ def test_a_view_with_nothing_to_show_is_accessible_and_fits(visit, tmp_path, vie
         assert layout_problems(page) == []
         assert painted_beside_the_page(page) == []
         assert axe(page) == []
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_name_of_a_run_is_not_broken_into_letters(visit, tmp_path, width):
+    write_run(tmp_path / "comparison-of-plays" / "untied-d64-v2048-s0", tied=False)
+    process, address = start("--root", str(tmp_path))
+    try:
+        page = visit(width=width, address=address).go("runs.html")
+        name = page.locator(".run-name").first
+        lines = name.evaluate("(one) => one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)")
+        assert lines < 3.5
+        assert layout_problems(page) == []
+        page.close()  # it follows the runs until the server ends
     finally:
         process.terminate()
         process.wait(10)

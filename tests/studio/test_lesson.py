@@ -193,7 +193,7 @@ def test_real_slices_are_shown_and_the_tied_ones_are_symmetric_without_the_norm(
     page = visit().go("index.html#real")
     panel = page.locator("#real .panel")
     for one in json.loads(SLICES.read_text())["slices"]:
-        panel.get_by_role("radio", name=one["name"], exact=True).check()
+        panel.get_by_role("radio", name=one["title"], exact=True).check()
         panel.get_by_role("radio", name="without the final norm").check()
         page.wait_for_selector(f"#real strong >> text={one['title']}")
         verdict = panel.locator(".checks b").first.inner_text()
@@ -212,14 +212,6 @@ def test_a_model_of_the_studio_is_shown_between_the_tokens_of_a_text(visit):
     assert page.locator("#real table.grid thead th").all_inner_texts() == ["New", "York", "City"]
 
 
-@pytest.mark.real
-def test_the_slice_of_smollm2_is_the_direct_path_of_the_published_model(smollm2):
-    from tiebeam.studio.real_tokens import real_slice
-
-    kept = next(one for one in json.loads(SLICES.read_text())["slices"] if one["name"] == "SmolLM2 135M")
-    assert real_slice("SmolLM2 135M", str(smollm2)) == kept
-
-
 def test_the_theme_switch_overrides_the_system_and_is_kept(visit):
     one = visit(dark=True)
     page = one.go()
@@ -232,6 +224,20 @@ def test_the_theme_switch_overrides_the_system_and_is_kept(visit):
     assert page.evaluate(background) == light
     page.get_by_role("button", name="theme: light").click()
     assert page.evaluate(background) == dark
+
+
+def test_a_missing_page_follows_the_theme_switch(visit):
+    one = visit(dark=True)
+    page = one.go()
+    page.get_by_role("button", name="theme: auto").click()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.goto(one.address + "nothing.html")
+    one.console_errors.clear()  # the browser logs the 404
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+    page.get_by_role("button", name="theme: light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    one.go("calculator.html")
+    assert page.get_by_role("button", name="theme: dark").count() == 1
 
 
 def test_back_undoes_a_preset_of_the_calculator(visit):

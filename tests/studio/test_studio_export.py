@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import json
 import subprocess
 import sys
 import threading
@@ -10,6 +11,11 @@ import pytest
 
 from helpers.studio_files import SRC
 from tiebeam.cli import main
+
+LANDED = """(id) => {
+  const top = document.getElementById(id).getBoundingClientRect().top;
+  return top > -5 && top < innerHeight / 2;
+}"""
 
 
 @pytest.fixture
@@ -41,15 +47,21 @@ def test_export_contains_only_the_lesson_and_the_calculator(site):
 
 
 @pytest.mark.xdist_group("browser")
-def test_the_exported_site_works_on_any_web_server(visit, served):
+def test_the_exported_site_works_on_any_web_server(visit, site, served):
     one = visit(address=served)
     page = one.go()
     page.wait_for_selector("h1 >> text=Embedding and LM head: one matrix or two?")
     page = one.go("index.html#real")
     page.wait_for_selector("#real strong >> text=SmolLM2 135M, tied")  # real models need no server
+    titles = [one["title"] for one in json.loads((site / "lesson" / "real_tokens.json").read_text())["slices"]]
+    assert page.locator("#real fieldset").first.locator("label").all_inner_texts() == titles
+    assert page.locator("#real .heatmap tbody tr").count() == 24
+    page.wait_for_function(LANDED, arg="real")
     assert page.locator("#real form").count() == 0
     page = one.go("calculator.html?vocab=32000&dim=2048&trunk=968976384")
     assert "1,034,512,384" in page.locator("#numbers").inner_text()
+    page = one.go("index.html#symmetry")
+    page.wait_for_function(LANDED, arg="symmetry")
 
 
 def test_export_again_works_and_a_directory_with_other_files_is_an_error(site, capsys):

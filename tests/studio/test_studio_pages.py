@@ -211,11 +211,11 @@ def test_models_show_their_tie_and_the_findings_with_fixes(visit, studio_root):
     page.get_by_role("radio", name="models/torn").check()
     page.wait_for_selector("text=TB101 error")
     assert "Fix:" in page.locator("main").inner_text()
-    assert page.locator("#tie .pill").inner_text() == "1 error"
+    assert page.locator("section[aria-labelledby=tie] > p .pill").inner_text() == "1 error"
     page.get_by_label("Open a path").fill(str(studio_root / "models" / "untied"))
     page.get_by_role("button", name="Open", exact=True).click()
     page.wait_for_selector("h2 >> text=untied")
-    assert page.locator("#tie .pill").inner_text() == "healthy"
+    assert page.locator("section[aria-labelledby=tie] > p .pill").inner_text() == "healthy"
     page.get_by_role("button", name="Show", exact=True).click()
     page.wait_for_selector("text=Untied: this matrix need not be symmetric")
     page.get_by_role("button", name="Compute the spectrum").click()

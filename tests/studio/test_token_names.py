@@ -12,7 +12,7 @@ from tiebeam.checkpoint import open_checkpoint
 from tiebeam.studio.model_list import ModelList
 from tiebeam.studio.open_models import OpenModels
 from tiebeam.studio.token_text import token_text
-from tiebeam.tokenizer import open_tokenizer
+from tiebeam.tokenizer import Tokenizer, open_tokenizer
 
 from .conftest import start
 
@@ -64,6 +64,20 @@ def test_a_part_of_a_character_is_shown_as_bytes(world):
     assert byte is not None
     assert token_text(tokenizer, byte) == "<0xE6>"
     assert token_text(tokenizer, 10**6) is None
+
+
+def test_the_byte_tokens_of_sentencepiece_are_shown_as_they_are_written():
+    import tokenizers
+    from tokenizers import decoders, models
+
+    pieces = ["<unk>", "<0x20>", "<0xE6>", "▁the"]
+    vocab = {piece: id for id, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer = Tokenizer(backend)
+    assert [token_text(tokenizer, id) for id in range(1, 4)] == [" ", "<0xE6>", " the"]
 
 
 def test_the_api_gives_texts_and_not_the_spelling_of_the_vocabulary(opened):

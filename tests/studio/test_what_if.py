@@ -63,3 +63,33 @@ def test_an_invalid_question_is_a_bad_request(http, body, sentence):
     answer = ask(http, **body)
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]
+
+
+@pytest.mark.xdist_group("browser")
+def test_sliders_show_the_size_at_once_and_a_click_the_measured_cost_with_its_command(visit, tmp_path):
+    from .conftest import start
+
+    save_trimmable(tmp_path / "model")
+    process, address = start(str(tmp_path / "model"))
+    try:
+        page = visit(address=address).go("models.html")
+        panel = page.locator("section[aria-labelledby=whatif]")
+        size = panel.locator("p[role=status]").first
+        before = size.inner_text()
+        panel.get_by_role("slider").first.focus()
+        for _ in range(4):
+            page.keyboard.press("PageDown")
+        fewer = size.inner_text()
+        assert fewer != before
+        assert "% less" in fewer
+        panel.get_by_role("slider").last.focus()
+        page.keyboard.press("End")
+        assert size.inner_text() != fewer
+        panel.get_by_label("Your text").fill(prose()[:20_000])
+        page.get_by_role("button", name="Measure these rows").click()
+        page.wait_for_selector("section[aria-labelledby=whatif] >> text=Bits per byte", timeout=120_000)
+        command = panel.locator(".command code").inner_text()
+        assert shlex.split(command)[:3] == ["tiebeam", "trim", str(tmp_path / "model")]
+    finally:
+        process.terminate()
+        process.wait(10)

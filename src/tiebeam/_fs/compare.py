@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import FileIO
 from pathlib import Path
 
@@ -13,9 +13,17 @@ BLOCK = 1 << 20
 
 
 def first_difference(
-    left: Path, left_begin: int, right: Path, right_begin: int, count: int, block: int = BLOCK
+    left: Path,
+    left_begin: int,
+    right: Path,
+    right_begin: int,
+    count: int,
+    block: int = BLOCK,
+    compared: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Offset of the first block in which `count` bytes of two files differ; None if they are equal.
+
+    `compared` is called after every block that is equal.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "letters"
@@ -34,6 +42,7 @@ def first_difference(
             read_into(right_file, theirs, right_begin + at)
             if ours != theirs:
                 return at
+            compared()
     return None
 
 

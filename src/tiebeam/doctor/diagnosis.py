@@ -6,6 +6,7 @@ A healthy model has no finding above a note.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,15 +98,21 @@ def diagnose(
     return diagnosis_of(checkpoint, inspect(checkpoint, embed=embed, head=head), rows, loaders)
 
 
-def diagnosis_of(checkpoint: Checkpoint, report: Report, rows: bool | None = False, loaders: bool = True) -> Diagnosis:
-    """The diagnosis of a checkpoint that has been inspected already."""
+def diagnosis_of(
+    checkpoint: Checkpoint,
+    report: Report,
+    rows: bool | None = False,
+    loaders: bool = True,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Diagnosis:
+    """The diagnosis of a checkpoint that has been inspected already. `progress` is called with (rules run, rules)."""
     health = None
     if rows or (rows is None and _quick_to_read(checkpoint, report)):
         from tiebeam.inspection.row_health import row_health
 
         health = row_health(checkpoint, report)
     names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
-    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health, bool(rows)), names)
+    findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health, bool(rows)), names, progress)
     predicted: tuple[Prediction, ...] = ()
     if loaders:
         from tiebeam.doctor.loaders import predictions
@@ -120,9 +127,14 @@ def _quick_to_read(checkpoint: Checkpoint, report: Report) -> bool:
     return isinstance(checkpoint.files, LocalFiles) and all(matrix.dtype in _FLOATS for matrix in stored)
 
 
-def run_rules(kind: str, examined: Any, names: Names) -> tuple[Finding, ...]:
+def run_rules(
+    kind: str, examined: Any, names: Names, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[Finding, ...]:
     """The findings of every rule of that kind, worst first."""
-    found = [f for rule in rules_of(kind).values() for f in rule.findings(examined, names)]
+    rules, found = rules_of(kind), list[Finding]()
+    for done, rule in enumerate(rules.values()):
+        progress(done, len(rules))
+        found += rule.findings(examined, names)
     return tuple(sorted(found, key=lambda finding: (finding.severity.order, finding.code)))
 
 

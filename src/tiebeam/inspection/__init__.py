@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tiebeam import equality, families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.checkpoint.quantized.packed import PackedMatrix, packed_matrix
-from tiebeam.equality import Equality
+from tiebeam.equality import Equality, Progress
 from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput, reader
 from tiebeam.families.config_levels import flag_levels
 from tiebeam.inspection.draft_model import draft_kind, draft_vocab_size
@@ -35,12 +35,17 @@ JOINT_TABLE = "tiebeam.table"
 
 
 def inspect(
-    source: str | os.PathLike[str] | Checkpoint | nn.Module, *, embed: str | None = None, head: str | None = None
+    source: str | os.PathLike[str] | Checkpoint | nn.Module,
+    *,
+    embed: str | None = None,
+    head: str | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Report:
     """Report on the embedding and the LM head of a model: where they are, whether they are tied, what they cost.
 
     `source` is a path, a Hub id ("org/name"), an opened Checkpoint or a torch nn.Module. `embed` and `head` name the
-    tensors if the architecture is unknown or the guess is wrong.
+    tensors if the architecture is unknown or the guess is wrong. `progress` is called with (done, total) while two
+    stored matrices are compared; what it raises ends the inspection.
 
     >>> import tiebeam
     >>> report = tiebeam.inspect("tied")
@@ -49,12 +54,12 @@ def inspect(
     >>> report.params.total < report.params.untied_total
     True
     """
-    return _inspect(source, embed, head)
+    return _inspect(source, embed, head, progress)
 
 
 @reader
-def _inspect(source: Any, embed: str | None, head: str | None) -> Report:
-    checkpoint, compare = _open(source)
+def _inspect(source: Any, embed: str | None, head: str | None, progress: Progress) -> Report:
+    checkpoint, compare = _open(source, progress)
     architecture = families.lookup(checkpoint.architecture)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
     joint = embed is None and head is None and is_joint(checkpoint)
@@ -144,7 +149,7 @@ def _keeps_a_different_head(checkpoint: Checkpoint, architecture: families.Archi
     return not flags and inner is not None and inner.tie_default is False
 
 
-def _open(source: Any) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
+def _open(source: Any, progress: Progress) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
     """The table of tensors, and the function that compares two of them by name."""
     torch = sys.modules.get("torch")  # if torch is not imported, no module can exist
     if torch is not None and isinstance(source, torch.nn.Module):
@@ -157,13 +162,15 @@ def _open(source: Any) -> tuple[Checkpoint, Callable[[str, str], Equality]]:
             f"({type(source).__name__})"
         )
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    return checkpoint, partial(_compare_stored, checkpoint)
+    return checkpoint, partial(_compare_stored, checkpoint, progress)
 
 
-def _compare_stored(checkpoint: Checkpoint, embed: str, head: str) -> Equality:
+def _compare_stored(checkpoint: Checkpoint, progress: Progress, embed: str, head: str) -> Equality:
     packed = [packed_matrix(checkpoint, name) for name in (embed, head)]
     try:
-        return _compare_packed(checkpoint, *packed) if any(packed) else equality.compare(checkpoint, embed, head)
+        if any(packed):
+            return _compare_packed(checkpoint, *packed)
+        return equality.compare(checkpoint, embed, head, progress)
     except NumbersNotRead as error:
         shapes = " and ".join(f"{name} {list(checkpoint.tensors[name].shape)}" for name in (embed, head))
         raise UnreadableInput(

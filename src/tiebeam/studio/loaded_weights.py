@@ -56,6 +56,7 @@ class LoadedWeights:
                     f"{model.source.name} needs {human_bytes(needed)} of memory to generate, and the limit is "
                     f"{human_bytes(self.limit)}; restart the studio with a larger --memory"
                 )
+            Decoder.check_runnable(model.checkpoint)  # before others are dropped for it
             self._loaded.pop(id, None)
             while self._loaded and (self.limit is None or self._total() + needed > self.limit):
                 self._loaded.popitem(last=False)

@@ -155,10 +155,13 @@ class ModelList:
     def _source(self, where: str, named: bool, relative_to: Path | None = None) -> Source:
         path, start = Path(where), relative_to if named else self.root
         name = path.name or where
+        ggufs = [] if _is_hub(where) else _ggufs(path)
         if start is not None and path.is_relative_to(start) and path != start:
             name = path.relative_to(start).as_posix()
         if _is_hub(where):
             name = where
+        if len(ggufs) == 1:  # the directory's name alone rarely says which model it has
+            name = f"{name}/{ggufs[0]}"
         return Source(hashlib.sha256(os.fsencode(where)).hexdigest()[:12], name, where, named)
 
     def _below(self, wanted: Any) -> Iterator[Path]:
@@ -200,6 +203,10 @@ def _files(path: Path) -> list[str]:
         return []
 
 
+def _ggufs(path: Path) -> list[str]:
+    return sorted(name for name in _files(path) if name.endswith(".gguf"))
+
+
 def is_model(path: Path) -> bool:
     if _kind(path) == "directory":
         return any(map(holds_weights, _files(path)))
@@ -230,8 +237,8 @@ def _find_directories(top: Path, wanted: Any, depth: int) -> Iterator[Path]:
     for _ in range(depth + 1):
         below: list[Path] = []
         for path in level:
-            if wanted is is_model and len(ggufs := [n for n in _files(path) if n.endswith(".gguf")]) > 1:
-                yield from (path / name for name in sorted(ggufs) if not (path / name).is_symlink())
+            if wanted is is_model and len(ggufs := _ggufs(path)) > 1:
+                yield from (path / name for name in ggufs if not (path / name).is_symlink())
             elif wanted(path):
                 yield path
             try:

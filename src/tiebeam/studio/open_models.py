@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,12 @@ from tiebeam.studio.token_text import token_text
 
 if TYPE_CHECKING:
     from tiebeam.doctor import Diagnosis
-    from tiebeam.inspection import Report
     from tiebeam.lens.direct_path import Lens
 
 _CACHED = 4  # headers, tokenizer and results of a model; its weights are in LoadedWeights
 _COMPUTING = 2  # answers computed at a time: each may need 200 MB
 MAX_TOKENS = 12
+STAGES = ("comparing embedding and LM head", "checking every rule")  # of the first look at a model
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +37,22 @@ class OpenModel:
     checkpoint: Checkpoint
 
     @cached_property
-    def inspected(self) -> Report:
-        """Declaration, storage and values of the pair. Reads both matrices if both are stored."""
+    def diagnosis(self) -> Diagnosis:
+        """Declaration, storage and values of the pair, and the findings."""
+        return self._examined(lambda stage, done, total: None)
+
+    def _examined(self, progress: Progress) -> Diagnosis:
+        """Reads both matrices if both are stored."""
         from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, tokenizer_files
+        from tiebeam.doctor.diagnosis import diagnosis_of
         from tiebeam.inspection import inspect
 
         refuse_lfs_pointers(self.checkpoint.files, tokenizer_files(self.checkpoint.files.names()))
-        return inspect(self.checkpoint)
-
-    @cached_property
-    def diagnosis(self) -> Diagnosis:
-        from tiebeam.doctor.diagnosis import diagnosis_of
-
-        return diagnosis_of(self.checkpoint, self.inspected)
+        comparing, checking = STAGES
+        progress(comparing, 0, 0)
+        report = inspect(self.checkpoint, progress=partial(progress, comparing))
+        progress(checking, 0, 0)
+        return diagnosis_of(self.checkpoint, report, progress=partial(progress, checking))
 
     def outline(self) -> dict[str, Any]:
         """What the headers alone say, before any value is read."""
@@ -60,10 +63,9 @@ class OpenModel:
         }  # fmt: skip
 
     def first_look(self, progress: Progress) -> dict[str, Any]:
-        """The report, with its stages told to `progress`."""
-        progress("comparing embedding and LM head", 0, 0)
-        self.inspected  # noqa: B018 computed here, so that the stages are told apart
-        progress("checking every rule", 0, 0)
+        """The report, with its stages told to `progress`; what that raises ends the look, and nothing is kept of it."""
+        if "diagnosis" not in self.__dict__:
+            self.__dict__["diagnosis"] = self._examined(progress)
         return self.report()
 
     @cached_property

@@ -18,6 +18,7 @@ from tiebeam._version import __version__
 from tiebeam.checkpoint import Checkpoint
 
 MOST_FILES = 256
+_FORM = 2  # of the documents; another number drops those of older code
 _MOST_BYTES = 16 << 20
 
 
@@ -31,7 +32,7 @@ def checkpoint_digest(checkpoint: Checkpoint, where: str) -> str:
             state = file.stat()
             states.append((file.name, state.st_size, state.st_mtime_ns))
     table = [(t.name, list(t.shape), t.dtype, t.file) for t in checkpoint.tensors.values()]
-    return hashlib.sha256(json.dumps([__version__, states, table]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_FORM, __version__, states, table]).encode()).hexdigest()
 
 
 class ResultCache:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tiebeam.tokenizer import Tokenizer
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # SentencePiece's tokens of single bytes
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> str | None:
@@ -17,7 +20,9 @@ def token_text(tokenizer: Tokenizer, id: int) -> str | None:
         return None if piece is None else ""
     text = tokenizer.decode([id])
     if not text or "�" in text:
-        return _as_bytes(str(piece)) or str(piece)
+        if piece == "<0x20>":  # decoding drops a leading space
+            return " "
+        return str(piece) if _BYTE_TOKEN.fullmatch(piece) else _as_bytes(str(piece)) or str(piece)
     return " " + text if piece[0] in "Ġ▁" and not text[0].isspace() else text
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.engine import EngineBase, Tokens
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
-from tiebeam.decode.numpy.load_weights import Weights
+from tiebeam.decode.numpy.load_weights import UnreadWeights, Weights
 from tiebeam.decode.numpy.ops import Array, Ids, rms_norm, softcap
 from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
 from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_tables
@@ -85,7 +85,19 @@ class Decoder(EngineBase):
         called with (layers read, layers); what it raises ends the opening.
         """
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-        weights = Weights(checkpoint, dtype)
+        return cls._read(Weights(checkpoint, dtype), embed, head, progress)
+
+    @classmethod
+    def check_runnable(cls, source: str | os.PathLike[str] | Checkpoint) -> None:
+        """Raise what `open` would raise if the model cannot be run, without reading its matrices."""
+        checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+        cls._read(UnreadWeights(checkpoint), None, None, lambda done, total: None)
+
+    @classmethod
+    def _read(
+        cls, weights: Weights, embed: str | None, head: str | None, progress: Callable[[int, int], None]
+    ) -> Decoder:
+        checkpoint = weights.checkpoint
         config, where = model_config(checkpoint)
         spec = spec_of(config, where)
         names = names_for(spec.family, checkpoint.format, checkpoint.tensors)

@@ -196,6 +196,20 @@ class Weights:
         return x
 
 
+class UnreadWeights(Weights):
+    """Checks every name, shape and type, and reads one row of each matrix: arrays are allocated, but not filled."""
+
+    def _converted(self, names: Sequence[str], orders: Sequence[NDArray[np.intp] | None] = ()) -> Array:
+        infos = [self.checkpoint.tensors[name] for name in names]
+        for info in infos:
+            if info.shape[0] and info.strides is None and not info.packing:
+                self.read_rows(info.name, 0, 1)  # a type that cannot be decoded is an error
+        return np.empty((sum(info.shape[0] for info in infos), *infos[0].shape[1:]), self.dtype)
+
+    def _transposed(self, name: str) -> Array:
+        return self._converted([name]).T
+
+
 class LazyRows:
     """A matrix that stays in its file; indexing with ids reads those rows."""
 

@@ -110,7 +110,7 @@ export const chapters = ({ models, bands }) => [
       "Without the final norm the tied path is E·Eᵀ, symmetric and positive semidefinite, in every model of any size. With the norm, each row of E is rescaled first, and the numbers are no longer symmetric.",
     ],
     play: realTokens,
-    close: ["Compare *New → York* with *York → New* in the large models, *thou → art* with *art → thou* in the small ones. In the tied model both are the same number before the norm; its layers must learn the direction. The untied model may store it in the two matrices."],
+    close: ["Compare *New → York* with *York → New* in the large models, *my → lord* with *lord → my* in the small ones. In a tied model both are the same number before the norm, so its layers must learn the direction. An untied model can store it in the two matrices, and the small one does: *lord → my* is far below *my → lord*."],
   },
   {
     id: "price",

@@ -57,7 +57,7 @@ const SOURCES = [
 export const sources = () => h("div", null,
   h("ul", { class: "sources" }, SOURCES.map(([who, id, what]) => h("li", null, h("a", { href: `https://arxiv.org/abs/${id}`, rel: "noreferrer" }, `${who}, arXiv ${id}`), `: ${what}`)),
     h("li", null, h("a", { href: "https://aclanthology.org/D18-1323", rel: "noreferrer" }, "Gulordava et al. 2018, ACL D18-1323"), ": a linear map before a tied LM head matches or beats untied.")),
-  h("p", { class: "note" }, prose("Numbers on the real text of 1,000 words: `tiebeam bigrams`. Who ties, with a source for every model: `tiebeam models`. The links open only if you click them; this page loads nothing from the network.")));
+  h("p", { class: "note" }, prose("Numbers on the real text of 1,000 words: `tiebeam bigrams`. The 1.1B model is TinyLlama; `tiebeam tie --keep embed` and `--keep head` copy one of its matrices over the other, `--joint` is the factorization. Who ties, with a source for every model: `tiebeam models`. The links open only if you click them; this page loads nothing from the network.")));
 
 export function pricing(models) {
   const by = (slug) => models.find((model) => model.slug === slug);

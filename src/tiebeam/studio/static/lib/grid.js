@@ -4,13 +4,14 @@ import { signed } from "./numbers.js";
 
 const written = (x) => String(+x.toFixed(2));
 
-// values: rows of numbers. options: caption, rows, columns (names), digits, scale (|value| of full colour),
-// edit(i, j, value), small (narrow cells, rotated names), fit (cells shrink to the width there is), blank (empty cell
-// for 0), on(i, j), rowOn.
+// values: rows of numbers. options: caption, or label where the caption stands elsewhere; rows, columns (names), digits,
+// scale (|value| of full colour), edit(i, j, value), small (narrow cells, rotated names), fit (cells shrink to the width
+// there is), blank (empty cell for 0), on(i, j), rowOn.
 export function grid(values, options = {}) {
   let shown = values;
   const body = h("tbody");
   const table = h("table", { class: `grid${options.small ? " small turned" : ""}${options.fit ? " fit" : ""}` });
+  if (options.label) table.setAttribute("aria-label", options.label);
   if (options.caption) table.append(h("caption", null, options.caption));
   if (options.columns) {
     const corner = options.rows ? [h("td", { class: "corner", "aria-hidden": "true", style: { background: "none" } })] : [];
@@ -59,5 +60,5 @@ export function grid(values, options = {}) {
     });
   }
   update(values);
-  return { element: scroller(options.caption ?? "Matrix", table), update };
+  return { element: scroller(options.caption ?? options.label ?? "Matrix", table), update };
 }

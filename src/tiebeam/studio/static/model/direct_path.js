@@ -5,7 +5,7 @@ import { hbars } from "../lib/bars.js";
 import { freshId, h, prose } from "../lib/dom.js";
 import { grid } from "../lib/grid.js";
 import { jobButton } from "../lib/job.js";
-import { grouped, percent, signed } from "../lib/numbers.js";
+import { grouped, signed } from "../lib/numbers.js";
 import { shownToken } from "../lib/tokens.js";
 
 export function directPath(model) {
@@ -32,7 +32,8 @@ export function directPath(model) {
 function path(direct) {
   const names = direct.tokens.slice(0, direct.between.length).map(shownToken);
   return [
-    grid(direct.between, { rows: names, columns: names, caption: "Direct-path logit of the column token after the row token", digits: 2 }).element,
+    h("p", { class: "small" }, h("strong", null, "logit of the column token after the row token")),
+    grid(direct.between, { rows: names, columns: names, label: "Direct-path logits", digits: 2 }).element,
     h("p", { class: "note" }, direct.tied ? (direct.norm ? "Tied: without the final norm this matrix would be symmetric." : "Tied: this matrix is symmetric, and its diagonal is never negative.") : "Untied: this matrix need not be symmetric."),
     ...direct.tokens.slice(0, 4).map((token) => h("div", null,
       h("h3", null, h("code", null, shownToken(token))),
@@ -50,6 +51,8 @@ function normSwitch(changed) {
   return { element: h("fieldset", null, h("legend", { class: "visually-hidden" }, "Final norm"), h("div", { class: "choices" }, one("with the final norm", 1), one("without (--no-norm)", 0))), value: () => value };
 }
 
+const share = (x) => `${(100 * x).toFixed(1)}%`; // as `tiebeam lens` prints it
+
 export function spectrum(model) {
   const norm = normSwitch(() => { if (work.started()) work.start(); });
   const work = jobButton("Compute the spectrum", () => `api/models/${model.id}/spectrum?norm=${norm.value()}`, (found) => {
@@ -58,7 +61,7 @@ export function spectrum(model) {
     const { antisymmetric, negative, symmetric, rank } = found.energy;
     return [
       chart.node,
-      h("p", { class: "note" }, `Rank ${grouped(rank)}. ${percent(symmetric)} of its energy is symmetric, ${percent(antisymmetric)} antisymmetric; ${percent(negative)} of the symmetric part’s energy is in negative eigenvalues. `,
+      h("p", { class: "note" }, `Rank ${grouped(rank)}. ${share(symmetric)} of its energy is symmetric, ${share(antisymmetric)} antisymmetric; ${share(negative)} of the symmetric part’s energy is in negative eigenvalues. `,
         found.tied ? (found.norm ? "The norm rescales each row, so the path of this tied model is not symmetric." : "Tied: the path is E·Eᵀ, symmetric and positive semidefinite.") : "A tied model can represent neither."),
     ];
   });

@@ -13,15 +13,18 @@ export function rows(model) {
   const id = freshId("token");
   const input = h("input", { id, type: "text", value: " the", autocomplete: "off", spellcheck: "false" });
   const out = h("div", { class: "stack", role: "status" });
-  const health = jobButton("Check every row", () => `api/models/${model.id}/rows`, (found) => { bad = found; return suspicious(found); });
   let bad = null;
+  let shown = null; // the last answer of a search
+  const draw = () => { if (shown) out.replaceChildren(...shown.tokens.slice(0, 6).map((token) => one(token, shown.tied, bad))); };
+  const health = jobButton("Check every row", () => `api/models/${model.id}/rows`, (found) => { bad = found; draw(); return suspicious(found); });
   async function search(event) {
     event.preventDefault();
     out.replaceChildren(h("p", { class: "quiet" }, "Reading the rows …"));
     try {
-      const { tokens, tied } = await get(`api/models/${model.id}/neighbours?${query(input.value)}&k=6`);
-      out.replaceChildren(...tokens.slice(0, 6).map((token) => one(token, tied, bad)));
+      shown = await get(`api/models/${model.id}/neighbours?${query(input.value)}&k=6`);
+      draw();
     } catch (error) {
+      shown = null;
       out.replaceChildren(h("p", { class: "error" }, error.message));
     }
   }
@@ -31,12 +34,12 @@ export function rows(model) {
 }
 
 function one(token, tied, bad) {
-  const bars = (list, tone) => hbars(list.map((score) => ({ name: shownToken(score), value: score.score, label: signed(score.score, 3), tone })));
+  const bars = (list, tone) => hbars(list.map((score) => ({ name: shownToken(score), value: score.score, label: signed(score.score, 3), tone })), { low: Math.min(0, ...list.map((score) => score.score)), high: 1 });
   const norms = Object.entries(token.norms).map(([end, norm]) => `${tied ? "norm" : `norm in the ${end === "embed" ? "embedding" : "LM head"}`} ${norm.toFixed(3)}`).join(", ");
   return h("div", null, h("h3", null, h("code", null, shownToken(token)), h("span", { class: "quiet tiny" }, ` id ${grouped(token.id)}`)),
     h("p", { class: "note" }, `${norms}. ${looks(token.id, bad)}`),
-    h("div", { class: "columns" }, h("div", null, h("p", { class: "small" }, h("strong", null, tied ? "nearest rows (cosine)" : "nearest in the embedding")), bars(token.embed, "tied")),
-      token.head ? h("div", null, h("p", { class: "small" }, h("strong", null, "nearest in the LM head")), bars(token.head, "untied")) : null));
+    h("div", { class: "columns" }, h("div", null, h("p", { class: "small" }, h("strong", null, tied ? "nearest rows, by cosine" : "nearest in the embedding, by cosine")), bars(token.embed, "tied")),
+      token.head ? h("div", null, h("p", { class: "small" }, h("strong", null, "nearest in the LM head, by cosine")), bars(token.head, "untied")) : null));
 }
 
 function looks(id, bad) {

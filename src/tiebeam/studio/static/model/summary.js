@@ -14,11 +14,11 @@ export function verdict(report) {
   const declared = report.declared === null ? "nothing" : report.declared ? "tied" : "untied";
   return h("section", { class: "panel stack", "aria-labelledby": "tie" },
     h("h2", { id: "name" }, report.name),
-    h("p", { class: "lead", id: "tie" }, swatch(one), h("strong", null, report.tie), ` ${report.meaning} `, severityPill(report)),
-    h("p", { class: "quiet small" }, `${report.architecture ?? "unknown architecture"} · ${report.format} · ${humanBytes(report.bytes)}`),
+    h("p", { class: "lead", id: "tie" }, swatch(one), h("strong", null, report.tie), `: ${report.meaning}.`),
+    h("p", { class: "quiet small row" }, severityPill(report), `${report.architecture ?? "unknown architecture"} · ${report.format} · ${humanBytes(report.bytes)}`),
     h("dl", { class: "facts" },
       fact("Declared", declared, report.declared_by),
-      fact("Stored", report.stored.length ? report.stored.join(" and ") : "neither", [report.embed, report.head].filter(Boolean).map((m) => `${m.name} ${m.shape.map(grouped).join(" × ")} ${m.dtype}`).join("; ")),
+      fact("Stored", report.stored.length ? report.stored.map((role) => (role === "embed" ? "embedding" : "LM head")).join(" and ") : "neither", [report.embed, report.head].filter(Boolean).map((m) => `${m.name} ${m.shape.map(grouped).join(" × ")} ${m.dtype}`).join("; ")),
       fact("Equal", report.equal === null ? "–" : report.equal ? "yes" : "no", report.equal === null ? "one matrix: nothing to compare" : "values of the two matrices")),
     report.notes.map((note) => h("p", { class: "note" }, note)));
 }
@@ -39,7 +39,7 @@ export function vocabulary({ vocabulary: numbers }) {
   const rows = Math.max(...known);
   return h("section", { class: "panel stack", "aria-labelledby": "vocabulary" }, h("h2", { id: "vocabulary" }, "Vocabulary"),
     h("dl", { class: "facts" }, four.map(([name, n]) => fact(name, count(n), null, n !== null && n !== rows))),
-    h("p", { class: "note" }, agree ? "All four agree." : numbers.padding_rows ? `${grouped(numbers.padding_rows)} rows are padding: no token has them.` : "They do not all agree."));
+    h("p", { class: "note" }, agree ? (known.length === 4 ? "All four agree." : "Those that are known agree.") : numbers.padding_rows ? `${grouped(numbers.padding_rows)} rows are padding: no token has them.` : "They do not all agree."));
 }
 
 export function findings(report) {

@@ -25,7 +25,7 @@ export async function show(main) {
   const output = h("div", { class: "said", "aria-label": "Generated text", role: "group" });
   const status = h("p", { class: "note", role: "status" });
   const held = h("p", { class: "note" });
-  const behind = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Generate text, then select a token to see its logits."));
+  const behind = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Generate text, then select a token to see its probability and what made its logit."));
   const go = h("button", { type: "submit", class: "first" }, "Generate");
   const halt = h("button", { type: "button", disabled: true, onclick: () => stopper?.abort() }, "Stop");
   let stopper = null;
@@ -35,7 +35,7 @@ export async function show(main) {
       h("form", { class: "panel stack", "aria-label": "Settings", onsubmit: (event) => { event.preventDefault(); run(); } },
         field("Model", model), field("Prompt", prompt), field("New tokens", amount), field("Temperature", temperature, "0 always takes the most likely token"), field("Seed", seed, "used above temperature 0"), h("div", { class: "row" }, go, halt), held),
       h("div", { class: "stack-wide" }, h("section", { class: "panel stack", "aria-labelledby": "text" }, h("h2", { id: "text" }, "Text"), output, status),
-        h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Logits of the token"), behind))));
+        h("section", { class: "panel stack", "aria-labelledby": "behind" }, h("h2", { id: "behind" }, "Why this token"), behind))));
 
   await tellMemory();
 
@@ -83,8 +83,8 @@ export async function show(main) {
         if (data.prompt || data.done) return;
         made++;
         if (made === 1) began = performance.now();
-        const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": data.end ? "end of text" : `token ${made}: ${shown(data)}`, onclick: () => explain(button, data) }, data.end ? "∎" : data.text || "·");
-        output.append(button);
+        const button = h("button", { type: "button", "aria-pressed": "false", "aria-label": data.end ? "end of text" : `token ${made}: ${shown(data)}`, onclick: () => explain(button, data) }, data.end ? "∎" : data.text.replaceAll("\n", "⏎") || "·");
+        output.append(button, data.text.replace(/[^\n]/g, "")); // a line break inside a button would not break the line
         explain(button, data);
         const rate = made > 1 ? `, ${((1000 * (made - 1)) / (performance.now() - began)).toFixed(1)} per second` : "";
         status.textContent = `${made} tokens${rate}`;

@@ -29,7 +29,7 @@ export async function show(main) {
     h("label", { for: "path" }, "Open a path"), typed,
     h("span", { class: "hint", id: "path-note" }, status.root ? `Type a path or drop one here; it must be below ${status.root}.` : "Only models named on the command line can be read; start with --root DIR to open others."),
     h("div", null, h("button", { type: "submit" }, "Open")), problem);
-  const side = h("section", { class: "panel stack", "aria-label": "Models" }, models.length ? h("fieldset", null, h("legend", null, "Models"), list) : h("p", null, "No models."), form);
+  const side = h("section", { class: "panel stack", "aria-label": "Models" }, models.length ? h("fieldset", null, h("legend", null, "Models"), list) : null, form);
   main.replaceChildren(h("h1", null, "Your models"), h("div", { class: "side-by-side play" }, side, here));
   for (const model of models) offer(model);
   side.addEventListener("dragover", (event) => event.preventDefault());
@@ -89,7 +89,7 @@ export async function show(main) {
     open(model, "keep");
   });
   if (!first) {
-    here.replaceChildren(h("div", { class: "panel empty" }, h("h2", null, "No models"), h("p", { class: "quiet" }, "Start the studio with a model:"), h("p", null, h("code", null, "tiebeam studio ./my-model")), h("p", { class: "quiet" }, "or with a directory of models:"), h("p", null, h("code", null, "tiebeam studio --root ~/models"))));
+    here.replaceChildren(h("div", { class: "panel empty" }, h("h2", null, "No models"), status.root ? h("p", null, "Nothing was found below ", h("code", null, status.root), ".") : null, h("p", { class: "quiet" }, "Start the studio with a model:"), h("p", null, h("code", null, "tiebeam studio ./my-model")), h("p", { class: "quiet" }, "or with a directory of models:"), h("p", null, h("code", null, "tiebeam studio --root ~/models"))));
     return;
   }
   list.querySelector(`input[value="${first.id}"]`).checked = true;

@@ -30,7 +30,7 @@ export const checkList = (checks) => h("ul", { class: "checks" }, checks.map(([n
 
 export function explorer() {
   const E = [[1.0, 0.4], [-0.6, 0.9], [0.3, -1.1], [0.8, 0.2]];
-  const W = [[-0.7, 1.0], [0.9, 0.2], [0.1, 0.8], [-0.4, -0.9]];
+  const W = [[0.2, -0.9], [1.2, 0.1], [-0.5, 1.0], [0.1, -0.9]]; // New → York high, York → New low
   const M = [[0.2, 1.1], [-0.9, 0.3]];
   let form = "EE";
   const middle = { EE: (A) => A, EDE: (A) => map2(A, (x, _, j) => (j % 2 ? -x : x)), EME: (A) => A.map((row) => M[0].map((_, j) => dot(row, M.map((m) => m[j])))), EW: (A) => A };
@@ -51,5 +51,5 @@ export function explorer() {
       h("ul", { class: "eigen" }, values.map((x) => h("li", { class: x > 1e-9 ? "plus" : x < -1e-9 ? "minus" : "" }, (x > 1e-9 ? "+" : "") + signed(x)))));
   }
   draw();
-  return { element: h("div", { class: "panel stack" }, pick, inputs, verdicts) };
+  return { element: h("div", { class: "panel stack" }, pick, h("div", { class: "beside" }, inputs, verdicts)) };
 }

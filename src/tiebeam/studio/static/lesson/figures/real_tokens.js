@@ -11,7 +11,7 @@ import { checkList, properties } from "./explorer.js";
 
 const live = document.documentElement.dataset.mode === "live";
 const NORMS = [["raw", "without the final norm"], ["normed", "with the final norm"]];
-const PAIRS = [["New", "York"], ["thou", "art"]]; // what the text beside the figure speaks of
+const PAIRS = [["New", "York"], ["my", "lord"]]; // what the text beside the figure speaks of
 const MOST_BARS = 8;
 
 export function realTokens() {
@@ -39,11 +39,12 @@ function viewer(slices, command) {
     table.choose(i, j);
     checks.replaceChildren(checkList(properties(Z, names).checks), h("p", { class: "note" }, `${percent(antisymmetricShare(Z))} of the energy of this slice is antisymmetric.`), numbers(Z, names));
   };
-  const pick = choices("Model", slices.map((one, i) => [i, one.name]), () => 0, (i) => { slice = slices[i]; show(); });
+  const pick = choices("Model", slices.map((one, i) => [i, one.title]), () => 0, (i) => { slice = slices[i]; show(); });
   const definition = choices("The direct path", NORMS, () => norm, (value) => { norm = value; show(); });
   show();
   const own = live ? ownModel((found) => { slice = found; show(); }) : h("p", { class: "note" }, "In a running studio (", h("code", null, "tiebeam studio DIR"), ") your own models and your own text can be shown here.");
-  return [h("div", { class: "columns" }, pick, definition), about, h("div", { class: "map-and-reading" }, map, reading.element), checks, own, h("details", { class: "small" }, h("summary", null, "How the slices were made"), h("p", null, h("code", null, command)))];
+  return [h("div", { class: "columns" }, pick, definition), about, h("div", { class: "map-and-reading" }, map, reading.element), checks, own, h("details", { class: "small" }, h("summary", null, "How the slices were made"), h("p", null, "One command writes all of them: ", h("code", null, command)),
+    h("dl", { class: "origins" }, slices.map((one) => h("div", null, h("dt", null, one.title), h("dd", null, h("code", null, one.origin))))))];
 }
 
 // What the chosen cell says: both directions, and the highest logits after the row's token.

@@ -14,7 +14,7 @@ export function stream() {
   const head = h("tr");
   const body = h("tbody");
   const note = h("p", { class: "note" });
-  const table = scroller("Logits", h("table", { class: "data" }, h("thead", null, head), body));
+  const table = scroller("Logits", h("table", { class: "data tight" }, h("thead", null, head), body));
   const figure = stage([[wordChoices("The word at this position")], [toggles, [0]], [table], [note]]);
   function draw() {
     layers.forEach(([, layer], i) => { boxes[i].checked = layer.on; });
