@@ -35,10 +35,7 @@ def inner(model: Any) -> Any:
 def untie(model: Any) -> None:
     """A parameter of its own for the head, as load_state_dict(assign=True) gives it."""
     head = inner(model).get_output_embeddings()
-    tied = head.weight
-    head.weight = torch.nn.Parameter(_whole(tied))
-    if hasattr(tied, "convert_to_zero_parameters"):  # else DeepSpeed fails in the next forward pass
-        tied.convert_to_zero_parameters([head.weight])
+    head.weight = torch.nn.Parameter(_whole(head.weight))
 
 
 def _whole(parameter: Any) -> torch.Tensor:
