@@ -48,7 +48,7 @@ def test_the_report_names_the_tokens_the_proof_and_the_peft_lines(model: Path) -
     assert lines[-4:] == [
         "from peft import LoraConfig, get_peft_model",
         'config = LoraConfig(target_modules="all-linear",',
-        "trainable_token_indices=[300, 301], ensure_weight_tying=True)",
+        "trainable_token_indices=[300, 301])",
         "model = get_peft_model(model, config)",
     ]
     card = (model.with_name("x") / "README.md").read_text()

@@ -30,9 +30,9 @@ class Trained:
 def train_adapter(
     where: Path, family: str = "llama", *, tied: bool = True, dtype: Any = torch.float32, grow: int = 0,
     name: str = "adapter", shard: str | None = None, seed: int = 1, built: Callable[[], Any] | None = None,
-    config: Any = None, **lora: Any,
+    config: Any = None, scale: float = SCALE, **lora: Any,
 ) -> Trained:  # fmt: skip
-    """Save a base and a trained adapter under `where`; `lora` are arguments of LoraConfig."""
+    """Save a base and a trained adapter under `where`; `scale`: how far; `lora` are arguments of LoraConfig."""
     import peft
 
     base = where / "base"
@@ -53,7 +53,7 @@ def train_adapter(
         with torch.no_grad():
             for parameter in live.parameters():
                 if parameter.requires_grad:
-                    parameter.add_((torch.randn(parameter.shape) * SCALE).to(parameter.dtype))
+                    parameter.add_((torch.randn(parameter.shape) * scale).to(parameter.dtype))
         live.save_pretrained(where / name)
     return Trained(where / name, base, live_logits(live), live)
 

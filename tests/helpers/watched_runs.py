@@ -8,9 +8,11 @@ rank prints one line per run: "rank 0: step: TB501: ..." or "rank 0: none: passe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 from helpers.breaking_ties import STAGES
@@ -27,6 +29,8 @@ RUNS: dict[str, Callable[[str, Path], dict[str, float]]] = {
     "accelerate_fsdp2": lambda broken, where: accelerate_run(broken, where, "fsdp2"),
     "accelerate_zero3": lambda broken, where: accelerate_run(broken, where, "zero3"),
     "trainer": trainer_run,
+    "trainer_fsdp2": lambda broken, where: trainer_run(broken, where, "fsdp2"),
+    "trainer_zero3": lambda broken, where: trainer_run(broken, where, "zero3"),
     "lightning": lightning_run,
 }
 
@@ -51,6 +55,9 @@ def main(library: str, stages: str, directory: str) -> None:
         line = f"rank {os.environ.get('RANK', '0')}: {stage}: {result}\n"
         os.write(sys.stdout.fileno(), line.encode())  # in one piece: both ranks write to one pipe
         if stage == "save" and not result.startswith("passed"):
+            if library.endswith(("fsdp2", "zero3")):  # every rank looks at its shard: let the other print its line
+                with contextlib.suppress(RuntimeError):
+                    dist.monitored_barrier(timeout=timedelta(seconds=30))
             os._exit(1)  # rank 0 alone found it, and may be waited for: torchrun ends the others, as in a real run
         forget_accelerator()
         if dist.is_initialized():

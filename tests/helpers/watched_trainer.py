@@ -1,22 +1,26 @@
-"""A run of transformers' Trainer under TiebeamCallback: plain or DDP, or DeepSpeed ZeRO-3."""
+"""A run of transformers' Trainer under TiebeamCallback: plain or DDP, FSDP2, or DeepSpeed ZeRO-3."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from helpers.breaking_ties import resize_anew, rows, tamper, tied_model, untie
+from helpers.breaking_ties import inner, resize_anew, rows, tamper, tied_model, untie
+from helpers.sharding_on_cpu import assert_sharded, training_arguments
 
 STEPS = 3
 
 
-def trainer_run(broken: str, where: Path, deepspeed: Any = None) -> dict[str, float]:
+def trainer_run(broken: str, where: Path, sharded: str = "") -> dict[str, float]:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from tiebeam.integrations.transformers import TiebeamCallback
 
+    sharding = training_arguments(sharded)
+
     class Breaks(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            assert_sharded(inner(kwargs["model"]), sharded)
             if broken == "step" and state.global_step == 2:
                 untie(kwargs["model"])
 
@@ -37,8 +41,8 @@ def trainer_run(broken: str, where: Path, deepspeed: Any = None) -> dict[str, fl
 
     def train(steps: int, resume: str | None = None) -> dict[str, float]:
         arguments = TrainingArguments(
-            output_dir=str(where), max_steps=steps, per_device_train_batch_size=2, report_to=[], use_cpu=True,
-            disable_tqdm=True, save_strategy="steps", save_steps=STEPS, logging_steps=1, deepspeed=deepspeed,
+            output_dir=str(where), max_steps=steps, per_device_train_batch_size=2, report_to=[],
+            disable_tqdm=True, save_strategy="steps", save_steps=STEPS, logging_steps=1, **sharding,
         )  # fmt: skip
         run = Careless(tied_model(broken), arguments, train_dataset=rows(24), callbacks=[Breaks(), TiebeamCallback()])
         if broken == "resize":

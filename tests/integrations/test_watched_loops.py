@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.tiny_models import build
-from helpers.two_ranks import EVERY_STAGE, NAMED, assert_named, watched
+from helpers.two_ranks import EVERY_STAGE, NAMED, SHARDED_STAGES, assert_named, watched
 from helpers.watched_runs import RUNS, forget_accelerator
 from tiebeam.errors import BadRequest, TieBroken
 
@@ -63,7 +63,14 @@ def test_two_ranks_name_a_broken_step_and_a_broken_save(tmp_path: Path, library:
     assert_named(watched(library, ("none", "step", "save"), tmp_path))
 
 
+@pytest.mark.slow
+def test_two_ranks_of_fsdp2_name_a_broken_prepare_and_a_broken_save(tmp_path: Path) -> None:
+    """A healthy run's shards are read back on each rank, too."""
+    assert_named(watched("accelerate_fsdp2", ("none", "prepare", "save"), tmp_path), sharded=True)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("library", ["trainer", "accelerate", "accelerate_fsdp2", "lightning"])
+@pytest.mark.parametrize("library", ["trainer", "trainer_fsdp2", "accelerate", "accelerate_fsdp2", "lightning"])
 def test_two_ranks_name_every_stage(tmp_path: Path, library: str) -> None:
-    assert_named(watched(library, EVERY_STAGE, tmp_path), sharded=library.endswith("fsdp2"))
+    stages = SHARDED_STAGES if library == "accelerate_fsdp2" else EVERY_STAGE
+    assert_named(watched(library, stages, tmp_path), sharded=library.endswith("fsdp2"))

@@ -16,6 +16,7 @@ SCHEMAS = {
     "vendor.github-workflows": WORKFLOWS,
     "vendor.github-actions": [ROOT / "action.yml"],
     "vendor.citation-file-format": [ROOT / "CITATION.cff"],
+    "vendor.dependabot": [ROOT / ".github" / "dependabot.yml"],
 }
 
 
@@ -88,6 +89,17 @@ def test_paths_and_make_targets_that_workflows_name_exist() -> None:
                         assert (ROOT / word).exists(), word
                 if step.get("run", "").startswith("make "):
                     assert step["run"].split()[1] in targets
+
+
+def test_every_action_is_pinned_by_a_commit_with_its_version_beside_it() -> None:
+    used = [
+        line for path in (*WORKFLOWS, ROOT / "action.yml") for line in path.read_text().splitlines() if "uses:" in line
+    ]
+    assert len(used) > 8
+    for line in used:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+    pins = {tuple(line.split("uses: ")[1].split("@")) for line in used}
+    assert len({action for action, _ in pins}) == len(pins), "one version of each action"
 
 
 def test_only_the_publishing_job_may_sign_and_no_secret_is_used() -> None:

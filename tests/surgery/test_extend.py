@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +316,9 @@ def test_the_printed_peft_lines_train_only_the_new_rows(tied: bool, tmp_path: Pa
     outcome = extend(tmp_path / "m", tmp_path / "x", tokens=TOKENS)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "x")
     scope: dict[str, Any] = {"model": model}
-    exec("\n".join(outcome.facts["peft"]), scope)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec("\n".join(outcome.facts["peft"]), scope)
     adapted = scope["model"]
     before = {name: load_file(tmp_path / "x" / "model.safetensors").get(name) for name in (EMBED, HEAD)}
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from helpers.trained_adapters import Trained, live_logits, loaded_logits, train_adapter
+from tiebeam.errors import ProofFailed
 from tiebeam.pair import Tie
 from tiebeam.surgery.merge import merge
 
@@ -70,6 +71,25 @@ def test_changes_of_the_layers_leave_the_pair_as_it_is(kind: str, tied: bool, tm
     outcome = merged(trained, tmp_path)
     assert outcome.after.tie is (Tie.SHARED if tied else Tie.UNTIED)
     assert np.abs(live_logits(trained.model.merge_and_unload()) - trained.logits).max() < 1e-4, "PEFT's merge agrees"
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_a_strongly_trained_adapter_is_merged_and_a_merge_with_another_strength_is_not(
+    scale: float, tmp_path: Path
+) -> None:
+    """Large weights turn the last bits of the merged weights into visible differences of the logits."""
+    from tiebeam.checkpoint import open_checkpoint
+    from tiebeam.surgery.merge import open_adapters
+    from tiebeam.surgery.merge.merge_proof import MergeProof
+    from tiebeam.surgery.source import open_source
+
+    trained = train_adapter(tmp_path, scale=scale, r=8, lora_alpha=32, target_modules=LINEAR)
+    outcome = merge(trained.base, trained.adapter, tmp_path / "merged", durable=False)
+    assert outcome.proof is not None
+    assert outcome.proof.ran
+    proof = MergeProof(open_source(trained.base), tuple(open_adapters(trained.adapter, 1.0 + 1e-4)))
+    with pytest.raises(ProofFailed, match=r"is [\d.e-]+ from the base with the adapter"):
+        proof.prove(open_checkpoint(tmp_path / "merged"), "auto", None)
 
 
 @pytest.mark.parametrize("kind", ON_THE_PAIR)

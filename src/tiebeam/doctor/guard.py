@@ -211,7 +211,7 @@ def _saved_difference(E: nn.Parameter, W: nn.Parameter | None, path: str | os.Pa
     report = inspect(checkpoint)
     tied = _one_matrix(E, W)
     fitting = {Tie.SHARED, Tie.SWAPPED} if tied else {Tie.UNTIED, Tie.TWIN}
-    if tied and checkpoint.config is None:  # a training state, which may have a copy per name
+    if tied and report.pair.declared is not False:  # a copy per name, as FSDP gathers it: loaded, it is one matrix
         fitting.add(Tie.TWIN)
     if report.tie not in fitting:
         live = "one matrix" if tied else "two matrices"

@@ -56,7 +56,7 @@ class WatchedRun:
         import torch
 
         prepared = own(*objects, **options)
-        together = prepared if isinstance(prepared, tuple) else (prepared,)
+        together = tuple(prepared) if len(objects) > 1 else (prepared,)  # with FSDP2 it is a list
         for before, after in zip(objects, together, strict=True):
             if isinstance(before, torch.nn.Module) and language_model(before) is language_model(self.model):
                 self.model = after
@@ -79,15 +79,14 @@ class WatchedRun:
     def _save_state(self, own: Any, *arguments: Any, **options: Any) -> Any:
         self.checks.before_save(self.model, self.steps)
         written = own(*arguments, **options)
-        if self.accelerator.is_main_process and written is not None:
-            self.checks.after_save(self.model, written)
+        if written is not None:
+            self.checks.after_save(self.model, written, self.accelerator.is_main_process)
         return written
 
     def _save_model(self, own: Any, model: nn.Module, save_directory: Any, *more: Any, **options: Any) -> Any:
         self.checks.before_save(model, self.steps)
         done = own(model, save_directory, *more, **options)
-        if self.accelerator.is_main_process:
-            self.checks.after_save(model, Path(save_directory))
+        self.checks.after_save(model, Path(save_directory), self.accelerator.is_main_process)
         return done
 
 

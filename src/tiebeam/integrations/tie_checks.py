@@ -91,11 +91,16 @@ class TieChecks:
         """Before a checkpoint is written, whatever `every` says."""
         self._look(model, self._named(model, f"step {number}, before the save"))
 
-    def after_save(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
+    def after_save(self, model: nn.Module, path: str | os.PathLike[str], main: bool = True) -> None:
         """The written checkpoint must be the model. An adapter's directory holds no model and is left alone.
 
-        Shards of FSDP and DeepSpeed are read too, as far as tiebeam can: else there is a warning.
+        Shards of FSDP and DeepSpeed are read too, as far as tiebeam can: else there is a warning. `main` is whether
+        this is the main rank. Where the pair is sharded every rank must call this, and compares the rows that it holds.
         """
+        if any(is_partitioned(p) for p in self._of(model).parameters() if p is not None):
+            _wait_for_every_rank()  # one of them may still be writing
+        elif not main:
+            return
         if _is_model(path):
             raise_errors(saved_findings(language_model(model), path, "save"))
         elif _is_sharded(path):
@@ -199,6 +204,13 @@ def _row_figures(parameter: Any, model: Any) -> tuple[float, int]:
     dist.all_reduce(sums)
     rows, norms, untrained = sums.tolist()
     return norms / max(1.0, rows), int(untrained)
+
+
+def _wait_for_every_rank() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def _is_sharded(path: str | os.PathLike[str]) -> bool:

@@ -85,8 +85,7 @@ class TiebeamCallback(TrainerCallback):
         state.log_history[-1].update(found)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            self.checks.after_save(kwargs["model"], _checkpoint(args, state.global_step))
+        self.checks.after_save(kwargs["model"], _checkpoint(args, state.global_step), state.is_world_process_zero)
 
     def _before_save(self, state: Any, control: Any, model: Any) -> None:
         if control.should_save:

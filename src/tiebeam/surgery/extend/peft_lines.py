@@ -14,13 +14,15 @@ _IN_MEMORY = {"embed_out": "lm_head"}  # gpt_neox: stored as the first, called t
 def peft_lines(report: Report, ids: Sequence[int]) -> tuple[str, ...]:
     """For a model that transformers runs as a causal language model; nothing for others.
 
-    A tied pair is one set of rows (`ensure_weight_tying`); of an untied pair both ends are trained.
+    Of a tied pair the embedding's rows are named, and PEFT gives them to the head too. `ensure_weight_tying` is for
+    other kinds of adapters: here it changes nothing, and PEFT 0.21 warns about it. Of an untied pair both ends are
+    named.
     """
     if report.format == "gguf" or not ids or report.pair.embed is None or report.tie is Tie.NONE:
         return ()
     rows = _ids(ids)
     if report.tied or report.pair.head is None:
-        trained = f"trainable_token_indices={rows}, ensure_weight_tying=True"
+        trained = f"trainable_token_indices={rows}"
     else:
         names = [layer_of(matrix.name).rpartition(".")[2] for matrix in (report.pair.embed, report.pair.head)]
         embed, head = (_IN_MEMORY.get(name, name) for name in names)
