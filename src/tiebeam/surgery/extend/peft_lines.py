@@ -15,7 +15,7 @@ def peft_lines(report: Report, ids: Sequence[int]) -> tuple[str, ...]:
     """For a model that transformers runs as a causal language model; nothing for others.
 
     Of a tied pair the embedding's rows are named, and PEFT gives them to the head too. `ensure_weight_tying` is for
-    other kinds of adapters: here it changes nothing, and PEFT 0.21 warns about it. Of an untied pair both ends are
+    other kinds of adapters: here it changes nothing, and PEFT 0.21 warns about it. Of an untied pair both are
     named.
     """
     if report.format == "gguf" or not ids or report.pair.embed is None or report.tie is Tie.NONE:
