@@ -98,7 +98,8 @@ def execute(
         _write_documents(stage, plan, others.kept)
         result = open_checkpoint(stage.path)
         _verify(stage, result, after, linked, show)
-        report = inspect(result, **_pair_names(plan, result))
+        names = _pair_names(plan, result)
+        report = inspect(result, embed=names.get("embed"), head=names.get("head"))
         problem = plan.expect(report)
         if problem:
             raise ProofFailed(f"the result is not as planned: {problem}; nothing was written")

@@ -125,7 +125,8 @@ def open_source(
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     local_files(checkpoint)
     given = {"embed": embed, "head": head}
-    report = inspect(checkpoint, **{role: name for role, name in given.items() if name in checkpoint.tensors})
+    stored = {role: name for role, name in given.items() if name in checkpoint.tensors}
+    report = inspect(checkpoint, embed=stored.get("embed"), head=stored.get("head"))
     pair = {"embed": report.pair.embed, "head": report.pair.head}
     names = {role: matrix.name if matrix else None for role, matrix in pair.items()}
     stays_gguf = target is not None and os.fspath(check_path(target)).endswith(".gguf")
