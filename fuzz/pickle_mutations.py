@@ -19,7 +19,7 @@ GLOBALS = (
     b"torch._utils\n_rebuild_meta_tensor_no_storage",
     b"torch._tensor\n_rebuild_from_type_v2", b"torch._utils\n_rebuild_wrapper_subclass", b"torch\nSize",
     b"torch\nbfloat16",
-    b"torch\nFloatStorage", b"torch\nLongStorage", b"torch\nBFloat16Storage", b"torch\nByteStorage",
+    b"torch\nFloatStorage", b"torch\nIntStorage", b"torch\nLongStorage", b"torch\nBFloat16Storage", b"torch\nByteStorage",
     b"torch\nuint16",
     b"torch.storage\nUntypedStorage", b"collections\nOrderedDict", b"collections\ndefaultdict", b"builtins\nset",
     b"copyreg\n_reconstructor", b"os\nsystem", b"builtins\neval",
