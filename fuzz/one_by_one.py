@@ -116,7 +116,7 @@ class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
             own = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
             dtype = self.types.setdefault(key, own)
             raw = bytearray(self.read_storage(key, numel, dtype))
-            assert (word, own, len(raw)) == ("storage", dtype, numel * dtype.itemsize)
+            assert (word, own if raw else dtype, len(raw)) == ("storage", dtype, numel * dtype.itemsize)
             storage = torch.frombuffer(raw, dtype=torch.uint8).untyped_storage() if raw else torch.UntypedStorage(0)
             if view and view[0] is not None:
                 _, first, count = view[0]
@@ -133,6 +133,10 @@ class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
 
     def reduce(self, arguments: Any) -> None:
         self.stack[-1] = _call(self.stack[-1], arguments)
+
+    def new_object(self, arguments: Any) -> None:
+        """`__new__` without `__init__`: a container is empty."""
+        self.reduce(arguments if str(self.stack[-1]).startswith("torch.") else ())
 
     def set_items(self, *items: Any) -> None:
         target = getattr(self.stack[-1], "items", None) if isinstance(self.stack[-1], Other) else self.stack[-1]
@@ -162,8 +166,8 @@ Unpickler.dispatch |= {
     ord(code): function
     for code, function in {
         "R": lambda u: u.reduce(u.stack.pop()),
-        "\x81": lambda u: u.reduce(u.stack.pop()),
-        "\x92": lambda u: u.reduce((u.stack.pop(), u.stack.pop())[1]),  # without the keywords
+        "\x81": lambda u: u.new_object(u.stack.pop()),
+        "\x92": lambda u: u.new_object((u.stack.pop(), u.stack.pop())[1]),  # without the keywords
         "i": lambda u: u.append(_call(u.name(), u.pop_mark())),
         "o": lambda u: u.append(_call(*(lambda what, *rest: (what, rest))(*u.pop_mark()))),
         "b": lambda u: u.set_state(u.stack.pop()),
