@@ -49,7 +49,7 @@ ALLOWED: list[Allowed] = [
         Allowed("torch_zip", f"{OURS}({pattern})", reason, "torch_legacy")
         for pattern, reason in (
             ("its pickle names protocol", "torch does not check the protocol's number"),
-            ("replaces a tensor that it has made", "torch takes the numbers of a tensor's state"),
+            ("sets the state of a tensor", "torch takes the numbers of a tensor's state"),
             ("has two element types", "torch takes the first type for both"),
             ("written on a big-endian machine", "torch swaps the bytes, or ignores it (legacy files)"),
             ("holds no (plain )?tensors", "optimizer state and tensors that are no plain bytes are no model"),

@@ -66,7 +66,7 @@ def _list(*arguments: Any) -> Any:
 
 def _dict(*arguments: Any) -> Any:
     pairs = arguments[0] if arguments and isinstance(arguments[0], list) else []
-    return {pair[0]: pair[1] for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2}
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and isinstance(pair[0], str)}
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -148,7 +148,8 @@ class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
             self.stack[-1].extend(items)
 
     def set_state(self, state: Any) -> None:
-        if isinstance(self.stack[-1], torch.Tensor):
+        grad = isinstance(state, tuple) and state and isinstance(state[0], bool)  # (requires_grad, ...)
+        if isinstance(self.stack[-1], torch.Tensor) and not grad:
             raise ValueError("the state of a tensor replaces its numbers")
         if isinstance(self.stack[-1], Other):
             self.stack[-1].state = state

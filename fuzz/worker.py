@@ -143,7 +143,7 @@ class Worker:
     def _one_by_one(self, ours: object, where: str, line: str) -> Outcome:
         """The reference stopped in the function `where`. Its refusal is listed if all that we returned is right."""
         try:
-            with _limits(self.base + REFERENCE_GROWTH, REFERENCE_SECONDS):
+            with _limits(self.base + REFERENCE_GROWTH, SECONDS_PER_FILE):
                 theirs = self.harness.one_by_one(self.directory, ours)  # type: ignore[attr-defined]
         except (Exception, TooSlow) as error:
             return Outcome("disagreements", _shape(line), f"{line} | one by one: {error!r}")

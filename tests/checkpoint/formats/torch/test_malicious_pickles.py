@@ -176,7 +176,7 @@ STATE = OTHER[OTHER.index(b"((") + 1 : OTHER.index(b"\x89")]  # storage, offset,
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (attack(b"N").replace(b"RtRu.", b"RtR(" + STATE + b"tbu."), "replaces a tensor that it has made"),
+        (attack(b"N").replace(b"RtRu.", b"RtR(" + STATE + b"tbu."), "sets the state of a tensor"),
         (attack(TENSOR.replace(b"FloatStorage", b"IntStorage")), "the storage '0' has two element types"),
     ],
     ids=["state of a tensor", "a storage of two types"],

@@ -390,7 +390,7 @@ def _build(m: _Machine) -> None:
         target.state = state
     elif type(target) not in (dict, list) and not (type(state) is tuple and state and type(state[0]) is bool):
         # PyTorch 0.3 gave a parameter the state (requires_grad, ...). Any other state replaces a tensor's numbers.
-        raise UnreadableInput(f"{m.label} is damaged: its pickle replaces a tensor that it has made before")
+        raise UnreadableInput(f"{m.label} is damaged: its pickle sets the state of a tensor or a plain value")
 
 
 def _persistent(m: _Machine) -> None:
