@@ -9,6 +9,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 from harnesses import fuzz_torch_zip
 
+pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol 4")
+
 
 class Refused:
     """A class that weights_only does not allow."""
