@@ -94,10 +94,13 @@ def _call(function: Any, arguments: Any) -> Any:
         return Other()
 
 
-class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+_Machine: Any = pickle._Unpickler  # the one that is written in Python
+
+
+class Unpickler(_Machine):
     """Python's machine, with every instruction that can fail for what is beside the tensors made lenient."""
 
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Callable[[Any], Any]]] = dict(_Machine.dispatch)
 
     def __init__(self, stream: io.BytesIO, read_storage: ReadStorage) -> None:
         super().__init__(stream, encoding="utf-8", errors="backslashreplace")

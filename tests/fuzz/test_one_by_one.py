@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_right_tensors_are_confirmed(refused):
 
 @pytest.mark.parametrize("fault", ["byte", "shape", "type", "name"])
 def test_wrong_tensor_is_found(refused, fault):
-    ours = dict(fuzz_torch_zip.read(refused))
+    ours: Any = fuzz_torch_zip.read(refused)
     name, (dtype, shape, raw) = ours.popitem()
     ours |= {
         "byte": {name: (dtype, shape, raw[1:] + raw[:1])},
