@@ -9,6 +9,8 @@ A harness is a module `harnesses/fuzz_FORMAT.py`. It has:
     COVERED                   optional: the modules whose coverage guides atheris; ("tiebeam.checkpoint",) if absent
     reference(directory)      optional: the reference reader; any Exception means refused. Where both accept, what the
                               two return must be equal
+    one_by_one(directory, ours)  optional: where the reference refuses the file, what it makes of each part that we
+                              returned; must be equal to `ours`
 """
 
 from __future__ import annotations

@@ -125,6 +125,9 @@ class Worker:
                 return plain
             where = traceback.extract_tb(error.__traceback__)[-1].name
             line = f"accepted | refused by the reference: {type(error).__name__} in {where}: {error}"
+            one_by_one = getattr(self.harness, "one_by_one", None)
+            if one_by_one is not None:
+                return self._confirm(ours, one_by_one, where, line)
         else:
             if refusal is not None:
                 line = f"refused: {refusal} | accepted by the reference"
@@ -137,6 +140,18 @@ class Worker:
             self.counts["listed"] += 1
             return Outcome(plain.kind, f"{plain.signature}, but {reason.reason}", line)
         return Outcome("disagreements", _shape(line), line)
+
+    def _confirm(self, ours: object, one_by_one: Any, where: str, line: str) -> Outcome:
+        """The reference stopped in the function `where`. Its refusal is listed if all that we returned is right."""
+        try:
+            with _limits(self.base + REFERENCE_GROWTH, SECONDS_PER_FILE):
+                theirs = one_by_one(self.directory, ours)
+        except (Exception, TooSlow) as error:
+            return Outcome("disagreements", _shape(line), f"{line} | one by one: {error!r}")
+        if ours == theirs:
+            self.counts["listed"] += 1
+            return Outcome("accepted", f"accepted, the reference stops in {where}", line)
+        return Outcome("disagreements", _shape(line), f"{line} | ours: {ours!r:.900} | one by one: {theirs!r:.900}")
 
     def mutated(self, case: cases.Case, rng: Random) -> cases.Case:
         """A damaged copy. A harness that stumbles over what was damaged before leaves it to plain damage."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickletools
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 
 from cases import Case
@@ -52,9 +51,4 @@ def mutate(case: Case, rng: Random) -> Case:
     return {FILE: b"".join(parts)}
 
 
-def read(directory: Path) -> object:
-    return fuzz_torch_zip.read(directory)
-
-
-def reference(directory: Path) -> object:
-    return fuzz_torch_zip.reference(directory)
+read, reference, one_by_one = fuzz_torch_zip.read, fuzz_torch_zip.reference, fuzz_torch_zip.one_by_one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -86,39 +87,64 @@ def read(directory: Path) -> object:
 
 
 def reference(directory: Path) -> object:
-    """Of what torch loads, the tensors that we found."""
+    """Of what torch loads, the tensors that we found; all of them if we refused the file. An archive whose table of
+    contents Python's zipfile refuses counts as refused, although torch's miniz may read it."""
     import warnings
 
     import torch
 
     from tiebeam.errors import TiebeamError
 
+    path = directory / FILE
+    if path.read_bytes()[:2] == b"PK":
+        zipfile.ZipFile(path).close()
     with warnings.catch_warnings(action="ignore"):
-        loaded = torch.load(directory / FILE, weights_only=True, map_location="cpu")
+        loaded = torch.load(path, weights_only=True, map_location="cpu")
     ours: Any = {}
     with suppress(TiebeamError):
         ours = read(directory)
-    found: dict[str, Any] = {}
-    if not ours:  # we refused it, as we do if there is no tensor
-        _collect(loaded, "", found, set(), None)
-        assert found, "no tensors"
-        return found
-    _collect(loaded, "", found, set(), ours)
+    found = _tensors(loaded, ours)
+    assert found, "no tensors"
     return found
 
 
-def _collect(value: Any, name: str, found: dict[str, Any], above: set[int], wanted: Any) -> None:
+def one_by_one(directory: Path, ours: Any) -> object:
+    """Where torch refuses the file: each tensor that we found, made by torch from its storage alone."""
+    import one_by_one
+
+    return _tensors(one_by_one.load(directory / FILE), ours)
+
+
+def _tensors(root: Any, wanted: Any) -> dict[str, Any]:
+    """The tensors in `root` by their dotted names: those that are wanted, or all if none is. Of several with one name
+    (a name may have dots itself) the one that is wanted."""
+    import one_by_one
     import torch
 
-    if isinstance(value, torch.Tensor):
-        key = (name or "tensor").encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
-        if wanted is None or key in wanted:
-            found[key] = _described(value)
-    elif isinstance(value, dict | list | tuple) and id(value) not in above and len(above) < 60:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(items):
+    found: dict[str, Any] = {}
+    inner = {name[:i] for name in wanted for i, letter in enumerate(name) if letter == "."}
+
+    def collect(value: Any, name: str, above: tuple[int, ...]) -> None:
+        if isinstance(value, torch.Tensor):
+            name = name or "tensor"
+            if (not wanted or name in wanted) and (name not in found or found[name] != wanted.get(name)):
+                found[name] = _described(value)
+            return
+        if id(value) in above or len(above) > 60 or (wanted and name and name not in inner):
+            return
+        if isinstance(value, one_by_one.Other):
+            items = value.children()
+        elif isinstance(value, dict | list | tuple):
+            items = list(value.items() if isinstance(value, dict) else enumerate(value))
+        else:
+            return
+        for key, item in items:
             if isinstance(key, str | int):
-                _collect(item, f"{name}.{key}" if name else str(key), found, {*above, id(value)}, wanted)
+                text = str(key).encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
+                collect(item, f"{name}.{text}" if name else text, (*above, id(value)))
+
+    collect(root, "", ())
+    return found
 
 
 def _described(value: Any) -> Any:

@@ -167,3 +167,39 @@ def test_more_names_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pyte
     names = b"".join(text(f"w{i}") + b"h\1" for i in range(1001))
     with pytest.raises(UnreadableInput, match="more tensors than the limit of 1,000"):
         open_checkpoint(saved(tmp_path / "x.pt", b"\x80\x02" + TENSOR + b"q\x010}(" + names + b"u."))
+
+
+OTHER = TENSOR.replace(b"X\1\0\0\0" + b"0", b"X\1\0\0\0" + b"1")
+STATE = OTHER[OTHER.index(b"((") + 1 : OTHER.index(b"\x89")]  # storage, offset, shape, strides
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (attack(b"N").replace(b"RtRu.", b"RtR(" + STATE + b"tbu."), "sets the state of a tensor"),
+        (attack(TENSOR.replace(b"FloatStorage", b"IntStorage")), "the storage '0' has two element types"),
+    ],
+    ids=["state of a tensor", "a storage of two types"],
+)
+def test_what_torch_would_read_as_another_tensor_is_refused(program: bytes, message: str, tmp_path: Path) -> None:
+    """torch reads both files, the first with the numbers of the state, the second with one type for both names."""
+    path = saved(tmp_path / "x.pt", program)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/data/1", np.arange(10, 16, dtype=np.float32).tobytes())
+    assert torch.load(path, weights_only=True)["w"].shape == (2, 3)
+    with pytest.raises(UnreadableInput, match=message):
+        open_checkpoint(path)
+
+
+def test_arguments_of_a_new_container_are_not_its_contents(tmp_path: Path) -> None:
+    """NEWOBJ calls `__new__` alone, so that torch reads an empty dictionary."""
+    path = saved(tmp_path / "x.pt", attack(b"ccollections\nOrderedDict\n](" + text("x") + TENSOR + b"\x86e\x85\x81"))
+    assert torch.load(path, weights_only=True)["evil"] == {}
+    assert list(ours(path)) == ["w"]
+
+
+def test_state_that_changes_no_numbers_is_ignored(tmp_path: Path) -> None:
+    """PyTorch 0.3 wrote parameters as Parameter(tensor), then (requires_grad, volatile, hooks) as its state."""
+    parameter = b"ctorch.nn.parameter\nParameter\n" + TENSOR + b"\x85R(\x88\x89Ntb"
+    path = saved(tmp_path / "x.pt", b"\x80\x02}" + text("w") + parameter + b"s.")
+    np.testing.assert_array_equal(ours(path)["w"], np.arange(6, dtype=np.float32).reshape(2, 3))

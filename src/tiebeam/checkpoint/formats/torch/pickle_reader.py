@@ -361,9 +361,16 @@ def _reduce(m: _Machine) -> None:
     m.stack.append(m.make(what, arguments))
 
 
+def _newobj(m: _Machine) -> None:
+    """Only `__new__`, which takes the arguments of a tensor; those of a container are for its `__init__`."""
+    arguments, what = m.stack.pop(), m.stack.pop()
+    of_torch = type(what) is Global and what.module.startswith("torch")
+    m.stack.append(m.make(what, arguments if of_torch else ()))
+
+
 def _newobj_ex(m: _Machine) -> None:
     m.stack.pop()  # keyword arguments: no builder takes any
-    _reduce(m)
+    _newobj(m)
 
 
 def _inst(m: _Machine) -> None:
@@ -381,6 +388,9 @@ def _build(m: _Machine) -> None:
     state, target = m.stack.pop(), m.stack[-1]
     if type(target) is PickledObject:
         target.state = state
+    elif type(target) not in (dict, list) and not (type(state) is tuple and state and type(state[0]) is bool):
+        # PyTorch 0.3 gave a parameter the state (requires_grad, ...). Any other state replaces a tensor's numbers.
+        raise UnreadableInput(f"{m.label} is damaged: its pickle sets the state of a tensor or a plain value")
 
 
 def _persistent(m: _Machine) -> None:
@@ -465,7 +475,7 @@ _NAMED: dict[bytes, Callable[[_Machine], None]] = {
     b"}": _push(lambda m: {}), b"d": _dict, b"s": _setitem, b"u": _setitems,
     b"p": lambda m: m.remember(int(m.short_line()[:20])), b"q": _binput, b"r": _long_binput,
     b"g": lambda m: m.recall(int(m.short_line()[:20])), b"h": _binget, b"j": _long_binget, b"\x94": _memoize,
-    b"c": _global, b"\x93": _stack_global, b"R": _reduce, b"\x81": _reduce, b"\x92": _newobj_ex,
+    b"c": _global, b"\x93": _stack_global, b"R": _reduce, b"\x81": _newobj, b"\x92": _newobj_ex,
     b"i": _inst, b"o": _obj, b"b": _build, b"P": _persistent_line, b"Q": _persistent,
     b"\x82": _extension(1), b"\x83": _extension(2), b"\x84": _extension(4),
 }  # fmt: skip

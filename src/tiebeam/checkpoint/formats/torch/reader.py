@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tiebeam.checkpoint.dtypes import BITS
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.formats.torch.pickle_reader import TruncatedPickle, no_value, read_pickle
+from tiebeam.checkpoint.formats.torch.pickle_reader import Builder, TruncatedPickle, no_value, read_pickle
 from tiebeam.checkpoint.formats.torch.rebuild import (
     BUILDERS,
     Storage,
@@ -42,6 +42,21 @@ class Block(NamedTuple):
     begin: int
     size: int
     packing: str = ""
+
+
+class _Storages:
+    """Builds persistent ids, and refuses a storage with two element types: PyTorch would take the first for both."""
+
+    def __init__(self, file: str, build: Builder) -> None:
+        self.file, self.build, self.dtypes = file, build, dict[str, str]()
+
+    def __call__(self, identity: tuple[object, ...]) -> object:
+        storage = self.build(identity)
+        if type(storage) is Storage:
+            dtype = self.dtypes.setdefault(storage.key, storage.dtype)
+            if dtype != storage.dtype and storage.numel:  # an empty one may have several
+                raise UnreadableInput(f"{self.file} is damaged: the storage {storage.key!r} has two element types")
+        return storage
 
 
 class Contents(NamedTuple):
@@ -89,7 +104,7 @@ def _read_zip(files: Files, name: str) -> Contents:
         raise UnreadableInput(
             f"{name} holds a pickle of {size:,} bytes, which exceeds the limit of {MAX_PICKLE:,}; refusing to read"
         )
-    root, _ = read_pickle(archive.read(pickled[0]), name, BUILDERS, storage_of)
+    root, _ = read_pickle(archive.read(pickled[0]), name, BUILDERS, _Storages(name, storage_of))
 
     def locate(storage: Storage) -> Block:
         member = archive.members.get(f"{prefix}data/{storage.key}")
@@ -162,15 +177,12 @@ def _read_legacy(files: Files, name: str) -> Contents:
 
 def _legacy_pickles(raw: bytes, name: str) -> tuple[object, list[str], dict[str, int], int]:
     """The objects, the storage keys in file order, bytes per element by key, and the byte where the data starts."""
-    itemsizes: dict[str, int] = {}
+    storages = _Storages(name, legacy_storage_of)
 
-    def note_storage(identity: tuple[object, ...]) -> object:
+    def persistent(identity: tuple[object, ...]) -> object:
         if identity[:1] == ("module",) and len(identity) > 1:  # a class with its source code
             return identity[1]
-        storage = legacy_storage_of(identity)
-        if type(storage) is Storage:
-            itemsizes.setdefault(storage.key, BITS[storage.dtype] // 8)
-        return storage
+        return storages(identity)
 
     _, at = read_pickle(raw, name, {}, no_value)
     protocol, at = read_pickle(raw, name, {}, no_value, at)
@@ -178,11 +190,11 @@ def _legacy_pickles(raw: bytes, name: str) -> tuple[object, list[str], dict[str,
     if protocol != _LEGACY_PROTOCOL or type(system) is not dict:
         raise UnreadableInput(f"{name} is damaged: it has the magic number of a PyTorch file, but not its first fields")
     _refuse_big_endian(name, system.get("little_endian") is False)
-    root, at = read_pickle(raw, name, BUILDERS, note_storage, at)
+    root, at = read_pickle(raw, name, BUILDERS, persistent, at)
     keys, at = read_pickle(raw, name, {}, no_value, at)
     if type(keys) is not list or not all(type(key) is str for key in keys) or len(set(keys)) != len(keys):
         raise UnreadableInput(f"{name} is damaged: it does not list its storages")
-    return root, keys, itemsizes, at
+    return root, keys, {key: BITS[dtype] // 8 for key, dtype in storages.dtypes.items()}, at
 
 
 def _header(root: object, file: str, locate: Callable[[Storage], Block]) -> Header:
