@@ -222,7 +222,7 @@ def _learning_rates(options: dict[str, Any], tied: bool) -> LearningRates:
             raise BadRequest(f"{option} is not supported by --optimizer adamw; use --lr-scale")
         if option == "--head-lr" and tied:
             raise BadRequest("--head-lr is for an untied head; use --embedding-lr, or --tie no")
-    rates = LearningRates.of(options["arch"]).scaled(options["lr_scale"])
+    rates = LearningRates.of(options["arch"], options["dim"]).scaled(options["lr_scale"])
     return replace(rates, **{field: value for field, (_, value) in given.items()})
 
 
@@ -280,13 +280,13 @@ def _start(settings: Settings) -> str:
 
 
 def _peaks(settings: Settings) -> str:
-    """'embedding 0.05, matrices 0.03, scalars 0.03'"""
+    """'embedding 0.0188, matrices 0.03, scalars 0.03'"""
     tied = settings.tie is not False  # a pair that is untied later keeps the learning rate of the tied one
     peaks = settings.learning_rates.by_role(settings.optimizer, tied)
     if settings.optimizer == "adamw":
-        return f"{settings.learning_rates.single:g} for all"
+        return f"{settings.learning_rates.single:.3g} for all"
     names: dict[Role, str] = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
-    return ", ".join(f"{name} {peaks[role]:g}" for role, name in names.items() if role != "head" or not tied)
+    return ", ".join(f"{name} {peaks[role]:.3g}" for role, name in names.items() if role != "head" or not tied)
 
 
 def _prompt(corpus: Corpus) -> str:

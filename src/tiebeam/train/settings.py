@@ -56,7 +56,7 @@ class Settings:
     coupled_adam: bool = False
     """One second moment, averaged over the vocabulary, for embedding and head."""
     rates: LearningRates | None = None
-    """Peak learning rates; None takes the defaults of the architecture."""
+    """Peak learning rates; None takes the defaults of the architecture and width."""
     warmup_steps: int = 20
     decay_from: float = 0.5
     z_loss: float = 0.0
@@ -131,7 +131,7 @@ class Settings:
     @property
     def learning_rates(self) -> LearningRates:
         """The peak learning rates of this run."""
-        return self.rates or LearningRates.of(self.arch)
+        return self.rates or LearningRates.of(self.arch, self.dim)
 
     @property
     def budget(self) -> Budget:
