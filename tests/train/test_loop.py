@@ -148,8 +148,7 @@ def test_each_architecture_has_its_own_tied_learning_rate():
 
 def test_the_default_rates_follow_the_width_of_a_standard_model():
     small, large = (Settings(steps=1, dim=dim).learning_rates for dim in (64, 256))
-    assert large.table == pytest.approx(small.table / 2)  # 1/sqrt(width)
-    assert large.head == pytest.approx(small.head / 4)  # 1/width
+    assert (large.table, large.head) == pytest.approx((small.table / 4, small.head / 4))  # 1/width
     assert (large.embed, large.matrices) == (small.embed, small.matrices)
     assert LearningRates.of("standard", 16) == LearningRates.of("standard", 64)  # nothing was swept below
 

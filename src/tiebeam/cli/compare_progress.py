@@ -48,6 +48,10 @@ class CompareProgress:
             self._write(
                 f"{threads} CPU thread{'s' if threads > 1 else ''}, corrected while it runs unless --threads is given"
             )
+        first = {(run.width, run.variant): run for run in reversed(runs)}  # vocabularies and seeds have the same
+        if len({run.variant for run in runs}) <= 2 and not self._quiet:
+            for (width, variant), run in sorted(first.items()):
+                self._write(f"width {width}, {variant}: peak learning rates {run.settings.peak_rates}")
 
     def record(self, run: Run, record: dict[str, Any]) -> None:
         if self._quiet:

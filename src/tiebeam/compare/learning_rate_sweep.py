@@ -161,7 +161,7 @@ def sweep_notes(swept: Sequence[SweptRate]) -> list[str]:
         power = exponent(mine)
         if power is not None:
             follows = "1/width" if power > 0.75 else "1/sqrt(width)" if power > 0.25 else "neither"
-            notes.append(f"{variant}: the best {role} learning rate falls as width^-{power:.2f} ({follows})")
+            notes.append(f"{variant}: the best {role} learning rate goes as width^{-power:.2f} ({follows})")
     return notes
 
 
