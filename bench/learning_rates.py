@@ -58,14 +58,15 @@ def main() -> None:
             if options.out:
                 options.out.write_text(json.dumps([one.to_dict() for one in kept]))
         show([one for one in kept if (one.variant, one.width) == (run.variant, run.width)], run)
-    print("", *sweep_notes(kept), sep="\n")
+    if not options.defaults:
+        print("", *sweep_notes(kept), sep="\n")
 
 
 def show(swept: Sequence[SweptRate], run: Run) -> None:
     for one in swept:
         cells = []
         for rate, loss in zip(one.rates, one.bpb, strict=True):
-            name = f"*{rate:.2g}*" if rate == getattr(run.settings.learning_rates, one.role) else f"{rate:.2g}"
+            name = f"*{rate:.3g}*" if rate == getattr(run.settings.learning_rates, one.role) else f"{rate:.3g}"
             text = "diverged" if loss is None else f"{loss:.4f}"
             cells.append(f"{name}: **{text}**" if rate == one.best else f"{name}: {text}")
         print(f"| {one.width} | {NAMES[one.role]} | {best_between(one):.2g} | {', '.join(cells)} |", flush=True)
