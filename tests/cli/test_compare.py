@@ -156,11 +156,12 @@ def test_ctrl_c_says_how_to_resume_and_the_same_command_goes_on(tmp_path, at):
         assert started.wait(timeout=120) == 130, rest
     assert rest.splitlines()[-1].startswith("interrupted: ")
     assert rest.splitlines()[-1].endswith("run the same command again to resume")
+    if at == "tokenising":  # there is little to resume
+        return
     done = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "At equal steps (80)" in " ".join(done.stdout.split())
-    if at == "collecting metrics":
-        assert "step 80: " not in done.stderr  # nothing is trained again
+    assert ("step 80: " in done.stderr) == (at != "collecting metrics")  # finished runs are not trained again
 
 
 @pytest.mark.slow
