@@ -115,7 +115,7 @@ def claims(document: Mapping[str, Any]) -> Iterable[str]:
     rows = [
         [
             f"{dot(colours.get(c['variant'], ('', _GREY))[1])}{escape(_title(colours, c['variant']))}",
-            f'<td class="says">{escape(c["claim"])} ({escape(c["source"])})</td>',
+            f'<td class="says wraps">{escape(c["claim"])} ({escape(c["source"])})</td>',
             escape(_title(colours, c["against"])),
             signed(c["difference"]),
             f"{signed(c['ci_low'])} to {signed(c['ci_high'])}",
