@@ -2,8 +2,8 @@
 
 Forty pairs of a fast setting, each with its own two seeds. The first twenty measure the variation between seeds: the
 root mean square of their differences, less the part of the held-out documents. `SEED_ERROR`, the allowance of a
-comparison with one seed, was set from them. The other twenty pairs test it: an interval promises 95%, so at least 19 of
-20 must include 0. `--quick` has four pairs of each.
+comparison with one seed, must not be below it. The other twenty pairs test it: an interval promises 95%, so at least
+19 of 20 must include 0. `--quick` has four pairs of each.
 
     python bench/aa.py [--quick] [--json]
 """

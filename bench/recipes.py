@@ -145,7 +145,7 @@ def ours(corpus: Corpus, shape: Shape, arch: str = "standard") -> Run:
         ]
         config = min(configs, key=lambda c: abs(GPT(c).size - target))
     model, schedule = GPT(config), Schedule(warmup_steps=20)
-    optimizers = make_optimizers(model.roles(), LearningRates.of(arch))
+    optimizers = make_optimizers(model.roles(), LearningRates.of(arch, shape.dim))
 
     def update(step: int, done: float) -> None:
         optimizers.set(schedule.multiplier(step, done), schedule.momentum_at(step, done))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -101,6 +102,66 @@ def test_the_live_table_has_a_row_per_variant_and_width(tmp_path):
     assert lines[1].split() == ["8", "●", "tied", "5", "3.500", "–", "1,234"]
     assert lines[4].split() == ["16", "●", "untied", "–", "–", "–", "–"]
     assert lines[-1].endswith(" left")
+
+
+def test_the_live_table_shows_what_an_earlier_call_trained(tmp_path):
+    from rich.console import Console
+
+    from tiebeam.cli.compare_progress import CompareProgress
+    from tiebeam.compare import VARIANTS
+    from tiebeam.compare.comparison import base_settings
+    from tiebeam.compare.train_runs import plan_runs, train_in_turns
+    from tiebeam.corpus import build_corpus
+
+    corpus = build_corpus([], tmp_path / "c", vocab=300, max_bytes=50_000)
+    base = base_settings(steps=4, layers=1, dim=16, heads=2, kv_heads=1, mlp_dim=32, context=32, batch_tokens=64,
+                         validation_tokens=500)  # fmt: skip
+    finished, waiting = plan_runs(base, [VARIANTS["tied"], VARIANTS["untied"]], [corpus], [8, 16], [0], tmp_path,
+                                  match="steps", anchor="tied", threads=1)  # fmt: skip
+    first, second = CompareProgress(quiet=False), CompareProgress(quiet=False)
+    first.planned([*finished, *waiting])
+    train_in_turns(finished, report=first.record)
+    second.planned([*finished, *waiting])  # the same command again
+    shown = []
+    for display in (first, second):
+        console = Console(width=120)
+        with console.capture() as captured:
+            console.print(display.renderable())
+        shown.append(captured.get().splitlines())
+    assert shown[1][:5] == shown[0][:5]  # the table
+    assert "–" not in shown[1][1] + shown[1][2]
+    assert shown[1][4].split()[3:] == ["–"] * 4
+    assert shown[1][5].startswith("width 8, step 4: ")
+    assert second.time_left() == ""  # nothing was trained yet by this call
+    second.record(waiting[0], {"step": 1, "done": 0.25, "loss": 5.0, "tokens_per_second": 1234.0})
+    second.record(waiting[0], {"step": 2, "done": 0.5, "loss": 4.0, "tokens_per_second": 1234.0})
+    assert second.time_left().endswith(" left")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["tokenising", "step 40: ", "collecting metrics"])
+def test_ctrl_c_says_how_to_resume_and_the_same_command_goes_on(tmp_path, at):
+    environment = {**os.environ, "TIEBEAM_CACHE": str(tmp_path / "cache"),
+                   "PYTHONPATH": str(Path(tiebeam.__file__).parents[1])}  # fmt: skip
+    command = [sys.executable, "-m", "tiebeam", "compare", *SMALL, "--steps", "80", "--out", str(tmp_path / "R")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as started:
+        assert started.stderr
+        for line in started.stderr:
+            if at in line:
+                started.send_signal(signal.SIGINT)
+                break
+        rest = started.stderr.read()
+        assert started.wait(timeout=120) == 130, rest
+    assert rest.splitlines()[-1].startswith("interrupted: ")
+    assert rest.splitlines()[-1].endswith("run the same command again to resume")
+    if at == "tokenising":  # there is little to resume
+        return
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "At equal steps (80)" in " ".join(done.stdout.split())
+    assert ("step 80: " in done.stderr) == (at != "collecting metrics")  # finished runs are not trained again
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tiebeam.compare.learning_rate_sweep import (
     FACTORS,
     MOST,
     SweptRate,
+    best_between,
     chosen_rates,
     exponent,
     next_factor,
@@ -61,7 +63,8 @@ def test_the_grid_grows_until_the_best_rate_lies_inside(best):
         losses[factor] = None if factor > 2 * best else abs(math.log(factor / best))
     assert min(losses) < best < max(losses)
     assert losses[best] == 0
-    assert len(losses) == len(FACTORS) + max(0, round(abs(math.log2(best))))
+    beyond = round(math.log2(best))  # factors of two from the default
+    assert len(losses) == 3 + (beyond if beyond >= 0 else -1 - beyond)
     assert all(b == 2 * a for a, b in itertools.pairwise(sorted(losses)))
 
 
@@ -70,6 +73,23 @@ def test_a_grid_stops_at_its_largest_size():
     while (factor := next_factor(losses, FACTORS, most=5)) is not None:
         losses[factor] = -factor
     assert sorted(losses) == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_the_best_between_the_candidates_is_the_minimum_of_a_parabola():
+    rates, best = (0.01, 0.02, 0.04), 0.027
+    losses = [2 + math.log(rate / best) ** 2 for rate in rates]
+    costs = (losses[0] - losses[1], losses[2] - losses[1])
+    one = SweptRate("tied", 64, 300, "table", rates, tuple(losses), 0.02, False, *costs)
+    assert best_between(one) == pytest.approx(best)
+    assert best_between(replace(one, at_edge=True)) == 0.02
+
+
+def test_no_candidate_is_trained_twice(runs):
+    polls: list[int] = []  # one per step
+    embed, head = sweep(runs[1:], 3, interrupted=lambda: bool(polls.append(1)))
+    default = runs[1].settings.learning_rates.head
+    assert head.bpb[head.rates.index(default)] == min(loss for loss in embed.bpb if loss is not None)
+    assert len(polls) == 3 * (len(embed.rates) + len(head.rates) - 1)
 
 
 def test_an_interrupted_sweep_keeps_what_it_has(corpus, tiny, tmp_path):

@@ -294,8 +294,24 @@ def test_the_table_of_models_has_the_numbers_of_the_ladder_and_says_which_held_o
     rows = [row.locator("td").all_inner_texts() for row in section.first.locator("tbody tr").all()]
     cells = comparison.document["ladder"]["cells"]
     assert [row[:3] for row in rows] == [[f"{c['width']}", f"{c['bpb']:.4f}", f"{c['params']:,}"] for c in cells]
+    assert [row[-1] for row in rows] == [c["peak_rates"].split(", matrices")[0] for c in cells]
+    assert rows[0][-1] == f"embedding {cells[0]['rates']['table']:.3g}"
     whole = comparison.document["runs"][0]["val_tokens"]
     assert f"on all {whole:,} held-out tokens" in section.nth(1).inner_text()
+
+
+def test_several_claims_have_a_table_with_source_interval_and_verdict(comparison):
+    document = json.loads(json.dumps(comparison.document))
+    assert "Published claims" not in build_page(document, {})  # one claim is the answer itself
+    (claim,) = document["claims"]
+    document["claims"] = [claim, {**claim, "variant": "then", "source": "a <source>", "verdict": "does not hold"}]
+    shown = build_page(document, {}).partition("Published claims")[2]
+    rows = re.findall(r"<tr>.*?</tr>", shown)[1:3]
+    interval = f"{claim['ci_low']:+.4f} to {claim['ci_high']:+.4f}".replace("-", "−")
+    assert claim["source"] in rows[0]
+    assert interval in rows[0]
+    assert "a &lt;source&gt;" in rows[1]
+    assert "does not hold" in rows[1]
 
 
 def test_the_note_says_what_the_intervals_contain(comparison, show):

@@ -143,6 +143,17 @@ def test_settings_round_trip_through_run_json(corpus, tmp_path):
 
 def test_each_architecture_has_its_own_tied_learning_rate():
     assert settings(arch="standard").learning_rates.table > settings(arch="golf", softcap=15.0).learning_rates.table
+    assert LearningRates.of("golf", 64) == LearningRates.of("golf", 512) == LearningRates()
+
+
+def test_the_default_rates_follow_the_width_of_a_standard_model():
+    small, large = (Settings(steps=1, dim=dim).learning_rates for dim in (64, 256))
+    assert (large.table, large.head) == pytest.approx((small.table / 4, small.head / 4))  # 1/width
+    assert (large.embed, large.matrices) == (small.embed, small.matrices)
+    assert LearningRates.of("standard", 16) == LearningRates.of("standard", 64)  # nothing was swept below
+
+
+def test_given_rates_are_kept():
     assert settings(rates=LearningRates(table=0.01)).learning_rates.table == 0.01
     assert Settings.from_dict(settings().to_dict()).learning_rates == settings().learning_rates
 

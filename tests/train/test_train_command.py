@@ -51,17 +51,17 @@ def rates_of(out: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("option", ["--lr-scale", "--rate-scale"])
 def test_both_spellings_scale_every_learning_rate(corpus: Corpus, tmp_path: Path, option: str) -> None:
     trained(corpus, tmp_path / "run", "--steps=1", f"{option}=0.5")
-    expected = LearningRates.of("standard").scaled(0.5)
+    expected = LearningRates.of("standard", 32).scaled(0.5)
     assert rates_of(tmp_path / "run") == json.loads(json.dumps(expected.to_dict()))
 
 
 def test_learning_rates_are_set_by_role(corpus: Corpus, tmp_path: Path) -> None:
     trained(corpus, tmp_path / "tied", "--steps=1", "--embedding-lr=0.011", "--matrix-lr=0.012")
     tied = rates_of(tmp_path / "tied")
-    assert (tied["table"], tied["matrices"], tied["embed"]) == (0.011, 0.012, LearningRates.of("standard").embed)
+    assert (tied["table"], tied["matrices"], tied["embed"]) == (0.011, 0.012, LearningRates.of("standard", 32).embed)
     trained(corpus, tmp_path / "untied", "--steps=1", "--tie=no", "--embedding-lr=0.013", "--head-lr=0.014")
     untied = rates_of(tmp_path / "untied")
-    assert (untied["embed"], untied["head"], untied["table"]) == (0.013, 0.014, LearningRates.of("standard").table)
+    assert (untied["embed"], untied["head"], untied["table"]) == (0.013, 0.014, LearningRates.of("standard", 32).table)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,9 +107,10 @@ def command(
     if list_variants:
         _list_variants(as_json)
         return
+    interrupt = Interrupt()  # before the slow imports: Ctrl-C in the middle of one is lost, or a traceback
     from tiebeam.cli.compare_progress import CompareProgress
     from tiebeam.cli.plan import planned_model
-    from tiebeam.compare import compare, parse_variants, suite
+    from tiebeam.compare import Interrupted, compare, parse_variants, suite
     from tiebeam.compare.comparison import base_settings
     from tiebeam.compare.train_runs import check_directory
     from tiebeam.train import Distribution
@@ -118,7 +119,9 @@ def command(
     try:
         with reported_once(distribution):
             distribution = Distribution.from_environment()
-        with reported_once(distribution):
+        with reported_once(distribution), _interruptible(distribution):
+            if distribution.world_size > 1:
+                interrupt.launch()
             hidden = quiet or as_json or not distribution.is_main
             progress, display = Progress(hidden), CompareProgress(hidden)
             chosen = suite(suite_name) if suite_name else parse_variants(variants)
@@ -128,9 +131,10 @@ def command(
             base = base_settings(**shape, **length, softcap=softcap, validation_tokens=check_tokens)
             planned = planned_model(for_model) if for_model is not None else None
             check_directory(Path(out), force)  # before the corpus is built
-            corpora = _corpora(text, vocabs, vocab, tokenizer, max_bytes, progress)
 
             def stage(what: str, done: int, total: int) -> None:
+                if interrupt() and distribution.world_size == 1:  # ranks must stop together: between steps only
+                    raise Interrupted(f"{what} was not finished")
                 display.close()
                 progress(what, done, total)
 
@@ -138,13 +142,16 @@ def command(
                 progress.clear()
                 display.planned(runs)
 
-            with distribution, _interruptible(distribution):
+            corpora = _corpora(text, vocabs, vocab, tokenizer, max_bytes, stage)
+            for note in dict.fromkeys(note for corpus in corpora for note in corpus.notes):
+                progress.say(note, f"note: {note}")
+            with distribution:
                 found = compare(
                     base, corpora, Path(out), variants=chosen, widths=_widths(widths, base), seeds=seeds, match=match,
                     anchor=anchor, force=force, bigram_steps=bigram_steps, memory=memory, sweep_rates=sweep,
                     for_plan=planned, command=_command(),
                     progress=stage, report=display.record, planned=planned_runs,
-                    interrupted=Interrupt(launched=distribution.world_size > 1), distribution=distribution,
+                    interrupted=interrupt, distribution=distribution,
                 )  # fmt: skip
     except click.exceptions.Exit as leaving:
         distribution.exit(leaving.exit_code)
@@ -164,10 +171,11 @@ def _interruptible(distribution: Distribution) -> Iterator[None]:
 
     try:
         yield
-    except Interrupted as stop:
+    except (Interrupted, KeyboardInterrupt) as stop:  # KeyboardInterrupt: pressed twice
         close_all()
         if distribution.is_main:
-            render.echo(f"interrupted: {stop}; run the same command again to resume", err=True)
+            what = "the last steps were not saved" if isinstance(stop, KeyboardInterrupt) else str(stop)
+            render.echo(f"interrupted: {what}; run the same command again to resume", err=True)
         raise click.exceptions.Exit(130) from None
 
 
@@ -217,7 +225,7 @@ def _widths(widths: str | None, base: Settings) -> tuple[int, ...]:
 
 def _corpora(
     text: tuple[str, ...], vocabs: str | None, vocab: int, tokenizer: str | None, max_bytes: int | None,
-    progress: Progress,
+    progress: Callable[[str, int, int], None],
 ) -> list[Corpus]:  # fmt: skip
     """One corpus per vocabulary size, of the same text."""
     from tiebeam.compare.model_widths import parse_numbers
@@ -226,13 +234,9 @@ def _corpora(
     sizes = parse_numbers(vocabs, "vocabs") if vocabs is not None else (vocab,)
     if tokenizer is not None and len(sizes) > 1:
         raise BadRequest("--vocabs trains a tokenizer for each size; drop --tokenizer")
-    corpora = []
-    for size in sizes:
-        corpus = build_corpus(text, vocab=size, tokenizer=tokenizer, max_bytes=max_bytes, progress=progress)
-        for note in corpus.notes:
-            progress.say(note, f"note: {note}")
-        corpora.append(corpus)
-    return corpora
+    return [
+        build_corpus(text, vocab=size, tokenizer=tokenizer, max_bytes=max_bytes, progress=progress) for size in sizes
+    ]
 
 
 def _show(document: dict[str, Any], page: Path) -> None:

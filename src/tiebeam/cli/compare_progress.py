@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tiebeam._visible import visible
 from tiebeam.cli.progress import clock, close_at_exit
 from tiebeam.compare.running_answer import RunningAnswer
+from tiebeam.train import RunDirectory
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -39,27 +40,50 @@ class CompareProgress:
 
     def planned(self, runs: Sequence[Run]) -> None:
         self._runs, self._started = list(runs), time.monotonic()
+        if not self._quiet:
+            for run in runs:
+                self._read(run)
         threads = runs[0].settings.threads if runs else None
         if threads and not self._quiet:
             self._write(
                 f"{threads} CPU thread{'s' if threads > 1 else ''}, corrected while it runs unless --threads is given"
             )
+        first = {(run.width, run.variant): run for run in reversed(runs)}  # vocabularies and seeds have the same
+        if len({run.variant for run in runs}) <= 2 and not self._quiet:
+            for (width, variant), run in sorted(first.items()):
+                self._write(f"width {width}, {variant}: peak learning rates {run.settings.peak_rates}")
 
     def record(self, run: Run, record: dict[str, Any]) -> None:
         if self._quiet:
             return
+        text = self._keep(run, record)
+        if self._terminal:
+            self._show()
+        elif text is not None:
+            self._write(f"{text}  {self.time_left()}".rstrip())
+
+    def _keep(self, run: Run, record: dict[str, Any]) -> str | None:
+        """Keep the last numbers of a run; the answer so far if this record changes it."""
         self._done[run.name] = record["done"]
         self._resumed_at.setdefault(run.name, record["done"])
         if "loss" in record:
             self._last[run.name] = record
-        if "val_documents" in record:
-            self._held_out[run.name] = record["val_bpb"]
-            if (text := self._running.add(run, record)) is not None:
-                self._answers[run.width, run.vocab] = text
-                if not self._terminal:
-                    self._write(f"{text}  {self.time_left()}".rstrip())
-        if self._terminal:
-            self._show()
+        if "val_documents" not in record:
+            return None
+        self._held_out[run.name] = record["val_bpb"]
+        text = self._running.add(run, record)
+        if text is not None:
+            self._answers[run.width, run.vocab] = text
+        return text
+
+    def _read(self, run: Run) -> None:
+        """What an earlier call trained of this run: its last loss and its last check."""
+        records = list(RunDirectory(run.path).metrics())
+        last = [found[-1] for key in ("loss", "val_documents") if (found := [r for r in records if key in r])]
+        for record in sorted(last, key=lambda record: int(record["step"])):
+            self._keep(run, record)
+        if run.name in self._done:
+            self._resumed_at[run.name] = self._done[run.name]
 
     def time_left(self) -> str:
         """The time that all runs still need, by the parameters and steps of what is done since the start."""
@@ -67,8 +91,7 @@ class CompareProgress:
         done = sum(work[name] * (at - self._resumed_at[name]) for name, at in self._done.items() if name in work)
         if done <= 0:
             return ""
-        first = next(i for i, run in enumerate(self._runs) if run.name in self._done)  # those before are finished
-        left = sum(work[run.name] * (1 - self._done.get(run.name, 0.0)) for run in self._runs[first:])
+        left = sum(work[run.name] * (1 - self._done.get(run.name, 0.0)) for run in self._runs)
         return f"{clock((time.monotonic() - self._started) * left / done)} left"
 
     def close(self) -> None:

@@ -15,11 +15,17 @@ class Interrupt:
     """
 
     def __init__(self, launched: bool = False) -> None:
-        self.pressed, self.launched = False, launched
+        self.pressed, self.launched = False, False
         with suppress(ValueError):  # not in the main thread, where Python allows no signal handlers
             signal.signal(signal.SIGINT, self._press)
-            if launched:
-                signal.signal(signal.SIGTERM, self._press)
+        if launched:
+            self.launch()
+
+    def launch(self) -> None:
+        """From now on this is a rank that torchrun started."""
+        self.launched = True
+        with suppress(ValueError):
+            signal.signal(signal.SIGTERM, self._press)
 
     def _press(self, *_: Any) -> None:
         if self.pressed and not self.launched:

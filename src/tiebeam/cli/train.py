@@ -20,7 +20,6 @@ from tiebeam.errors import BadRequest
 if TYPE_CHECKING:
     from tiebeam.corpus import Corpus
     from tiebeam.train import Distribution, LearningRates, Result, Settings
-    from tiebeam.train.learning_rates import Role
 
 _ANY_VOCABULARY = 1 << 24
 
@@ -222,7 +221,7 @@ def _learning_rates(options: dict[str, Any], tied: bool) -> LearningRates:
             raise BadRequest(f"{option} is not supported by --optimizer adamw; use --lr-scale")
         if option == "--head-lr" and tied:
             raise BadRequest("--head-lr is for an untied head; use --embedding-lr, or --tie no")
-    rates = LearningRates.of(options["arch"]).scaled(options["lr_scale"])
+    rates = LearningRates.of(options["arch"], options["dim"]).scaled(options["lr_scale"])
     return replace(rates, **{field: value for field, (_, value) in given.items()})
 
 
@@ -263,7 +262,7 @@ def _print_result(result: Result, corpus: Corpus, settings: Settings) -> None:
     console.print(render.styled((f"{result.path}", "bold"), " · ", tie, f" · {human(result.params)} parameters"))
     rows = [
         ["held-out", f"{result.final.bpb:.4f} bits per byte, {result.final.nats:.4f} nats per token"],
-        ["learning rates", f"peak {_peaks(settings)}"],
+        ["learning rates", f"peak {settings.peak_rates}"],
         ["trained", f"{result.steps:,} steps, {result.seconds:,.0f} s, {result.tokens_per_second:,.0f} tokens/s"],
         ["text", f"{human_bytes(corpus.bytes_train)} for training, {human_bytes(corpus.bytes_val)} held out"],
     ]
@@ -276,17 +275,7 @@ def _print_result(result: Result, corpus: Corpus, settings: Settings) -> None:
 def _start(settings: Settings) -> str:
     """What begins, for the first second: size of a step, length, peak learning rates."""
     length = f"{settings.steps:,} steps" if settings.steps is not None else f"{settings.minutes:g} min"
-    return f"training for {length}, {settings.step_tokens:,} tokens per step; peak learning rates {_peaks(settings)}"
-
-
-def _peaks(settings: Settings) -> str:
-    """'embedding 0.05, matrices 0.03, scalars 0.03'"""
-    tied = settings.tie is not False  # a pair that is untied later keeps the learning rate of the tied one
-    peaks = settings.learning_rates.by_role(settings.optimizer, tied)
-    if settings.optimizer == "adamw":
-        return f"{settings.learning_rates.single:g} for all"
-    names: dict[Role, str] = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
-    return ", ".join(f"{name} {peaks[role]:g}" for role, name in names.items() if role != "head" or not tied)
+    return f"training for {length}, {settings.step_tokens:,} tokens per step; peak learning rates {settings.peak_rates}"
 
 
 def _prompt(corpus: Corpus) -> str:

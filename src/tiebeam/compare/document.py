@@ -97,6 +97,8 @@ class Cell:
     """Training loss: step, seconds, tokens, loss (nats per token)."""
     rates: dict[str, Any]
     """Peak learning rates by role."""
+    peak_rates: str
+    """Those that the run uses, in words."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -45,6 +45,7 @@ def collect_cell(curve: HeldOutCurve, memory: bool = False) -> Cell:
         checks=tuple(Check(int(step), clock, int(step) * tokens, bpb) for step, clock, bpb in checks),
         curve=curve.train_losses,
         rates=settings.learning_rates.to_dict(),
+        peak_rates=settings.peak_rates,
     )
 
 

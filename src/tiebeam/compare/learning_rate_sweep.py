@@ -1,7 +1,7 @@
 """A short sweep of the embedding and head learning rates of every variant and width.
 
 A comparison is worthless if one side's learning rate is off. Every candidate trains for a fraction of the run with its
-full schedule; the lowest held-out loss wins. The grid starts with half, once and twice the default and grows by factors
+full schedule; the lowest held-out loss wins. The grid starts with half the default and the default and grows by factors
 of two on the side of the best, until the best lies inside. An untied pair has two rates, which are swept one after the
 other. The sensitivity is what half and double the best rate cost; a best rate that stays at the edge is a warning.
 """
@@ -22,7 +22,7 @@ from tiebeam.train import Distribution, LearningRates
 from tiebeam.train.loop import training
 from tiebeam.train.result import Diverged
 
-FACTORS = (0.5, 1.0, 2.0)
+FACTORS = (0.5, 1.0)
 """Of the default rate, to begin with."""
 MOST = 7
 """Candidates of one rate."""
@@ -62,7 +62,10 @@ def sweep(
     for run in runs:
         best, mine = run.settings.learning_rates, list[SweptRate]()
         for role in roles_of(run):
-            default, losses = getattr(run.settings.learning_rates, role), dict[float, float | None]()
+            default = getattr(run.settings.learning_rates, role)
+            losses = dict[float, float | None]()
+            if mine and 1.0 in factors:  # the best run of the rate before had the default of this one
+                losses[1.0] = mine[-1].bpb[mine[-1].rates.index(mine[-1].best)]
             if progress:
                 progress(f"learning rates, width {run.width}", len(found) + len(mine), rates_in_all)
             while (factor := next_factor(losses, factors, most)) is not None:
@@ -119,6 +122,19 @@ def sweep_document(swept: Sequence[SweptRate], steps: int) -> dict[str, Any]:
     return {"steps": steps, "rows": [one.to_dict() for one in swept], "notes": sweep_notes(swept)}
 
 
+def best_between(one: SweptRate) -> float:
+    """The best rate between the candidates: the minimum of a parabola through the best and its neighbours.
+
+    In the logarithm of the rate. At the edge of the grid, or beside a run that diverged, the best candidate itself.
+
+    >>> best_between(SweptRate("tied", 64, 9, "table", (0.1, 0.2, 0.4), (3.0, 2.0, 3.0), 0.2, False, 1.0, 1.0))
+    0.2
+    """
+    if one.at_edge or one.half_costs is None or one.double_costs is None or one.half_costs + one.double_costs == 0:
+        return one.best
+    return one.best * 2 ** ((one.half_costs - one.double_costs) / (one.half_costs + one.double_costs) / 2)
+
+
 def exponent(swept: Sequence[SweptRate]) -> float | None:
     """p of best rate ~ width^-p over the widths of one variant and role; None for fewer than three widths.
 
@@ -128,7 +144,7 @@ def exponent(swept: Sequence[SweptRate]) -> float | None:
     """
     if len({one.width for one in swept}) < 3:
         return None
-    slope = np.polyfit([math.log(one.width) for one in swept], [math.log(one.best) for one in swept], 1)[0]
+    slope = np.polyfit([math.log(one.width) for one in swept], [math.log(best_between(one)) for one in swept], 1)[0]
     return -float(slope)
 
 
@@ -145,7 +161,7 @@ def sweep_notes(swept: Sequence[SweptRate]) -> list[str]:
         power = exponent(mine)
         if power is not None:
             follows = "1/width" if power > 0.75 else "1/sqrt(width)" if power > 0.25 else "neither"
-            notes.append(f"{variant}: the best {role} learning rate falls as width^-{power:.2f} ({follows})")
+            notes.append(f"{variant}: the best {role} learning rate goes as width^{-power:.2f} ({follows})")
     return notes
 
 

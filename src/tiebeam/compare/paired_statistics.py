@@ -21,8 +21,8 @@ Losses = NDArray[np.float64]
 SEED_ERROR, SEED_FREEDOM = 0.02, 19
 """Bits per byte: standard deviation of the difference between two runs of one variant with different seeds.
 
-Used where there is a single seed. Nine pairs of bench/aa.py have a root mean square of 0.022, documents included; runs
-with equal seeds differ less."""
+Used where there is a single seed. Twenty pairs of bench/aa.py have 0.012, without the part of the documents; twenty
+others vary more, and 19 of their intervals include 0 with this allowance. Runs with equal seeds differ less."""
 _T95 = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179,
     15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, inf: 1.960,

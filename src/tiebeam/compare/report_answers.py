@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tiebeam._html import escape
+from tiebeam.compare.claims import MARGIN
 from tiebeam.compare.report_tables import dot, signed, table
 
 QUESTIONS = {
@@ -102,6 +103,33 @@ def variant_gaps(document: Mapping[str, Any]) -> Iterable[str]:
         ]
         caption = f"At {QUESTIONS[question]}: bits per byte minus those of {_title(colours, baseline)}; best first"
         yield table(["", "difference", "95% interval", "", ""], rows, caption=caption)
+
+
+def claims(document: Mapping[str, Any]) -> Iterable[str]:
+    """What the sources of the variants say, and whether it holds here, if there is more than one claim."""
+    found = document.get("claims") or []
+    if len(found) < 2:
+        return
+    colours = _colours(document)
+    yield "<h2>Published claims</h2>"
+    rows = [
+        [
+            f"{dot(colours.get(c['variant'], ('', _GREY))[1])}{escape(_title(colours, c['variant']))}",
+            f'<td class="says wraps">{escape(c["claim"])} ({escape(c["source"])})</td>',
+            escape(_title(colours, c["against"])),
+            signed(c["difference"]),
+            f"{signed(c['ci_low'])} to {signed(c['ci_high'])}",
+            f"{c['params']:+,}",
+            f'<td class="says">{escape(c["verdict"])}</td>',
+        ]
+        for c in found
+    ]
+    yield table(["", "claim", "against", "bits per byte", "95% interval", "parameters", "verdict"], rows)
+    yield (
+        '<p class="note">At equal steps and the largest width, the variant minus what it modifies. A claim of a lower '
+        f"loss holds if the interval is below 0, a claim of no higher loss if it is below {MARGIN:+g}. The intervals "
+        "are not corrected for their number.</p>"
+    )
 
 
 def interval_mark(answer: Mapping[str, Any], span: float, colours: Mapping[str, tuple[str, str]]) -> str:

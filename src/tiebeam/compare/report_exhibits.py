@@ -28,10 +28,11 @@ def ladder_table(document: dict[str, Any]) -> str:
         )
         shape = [f"{width:,}", *([f"{vocab:,}"] if vocabs else [])]
         sizes = [f"{alike[0]['params']:,}", human_bytes(round(alike[0]["packed_bytes"]))]
-        last = [f"{steps:,.0f}", f"{seconds:,.0f}", f"{speed:,.0f}"]
+        rates = escape(alike[0]["peak_rates"].partition(", matrices")[0])  # those of the layers are all the same
+        last = [f"{steps:,.0f}", f"{seconds:,.0f}", f"{speed:,.0f}", f'<td class="says">{rates}</td>']
         rows.append([f"{dot(colour)}{escape(title)}", *shape, f"{bpb:.4f}", *sizes, *last])
     heads = ["", "width", *(["vocabulary"] if vocabs else []), "bits per byte", "parameters", "packed", "steps"]
-    return table([*heads, "seconds", "tokens/s"], rows)
+    return table([*heads, "seconds", "tokens/s", "peak learning rates"], rows)
 
 
 def variants(document: dict[str, Any]) -> str:

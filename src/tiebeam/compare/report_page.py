@@ -18,7 +18,7 @@ from typing import Any
 from tiebeam._html import escape
 from tiebeam.budget import human_bytes
 from tiebeam.compare import report_exhibits as exhibits
-from tiebeam.compare.report_answers import answer_table, plan_answer, variant_gaps, verdict_list
+from tiebeam.compare.report_answers import answer_table, claims, plan_answer, variant_gaps, verdict_list
 from tiebeam.compare.report_data import chart_data
 from tiebeam.compare.report_sweep import sweep_section
 
@@ -38,6 +38,7 @@ def page(document: dict[str, Any], figures: dict[str, str]) -> str:
         *plan_answer(document),
         *_charts(document),
         *variant_gaps(document),
+        *claims(document),
         *sweep_section(document),
         "<h2>Models</h2>",
         exhibits.ladder_table(document),

@@ -15,16 +15,14 @@ _RATES = ("matrices", "table", "embed", "head", "scalars", "single")
 
 @dataclass(frozen=True)
 class LearningRates:
-    """Peak learning rates, reached after warmup and held until the decay.
+    """Peak learning rates, reached after warmup and held until the decay. `LearningRates.of` has the defaults.
 
     Args:
         matrices: Muon, for the weight matrices of the layers.
         table: Adam, for a tied embedding. parameter-golf uses 0.05, where the loss of the golf architecture spikes in
-            the first steps; at 0.02 it does not. The standard architecture is stable at 0.05 and learns faster with
-            it, see `LearningRates.of`.
+            the first steps; at 0.02 it does not.
         embed: Adam, for the embedding of an untied pair. Higher than the tied one, because no logits depend on it.
-            0.6 is parameter-golf's, for tables initialized from N(0, 1); the standard architecture, with N(0, 0.02),
-            learns faster with a quarter of it.
+            0.6 is parameter-golf's, for tables initialized from N(0, 1).
         head: Adam, for the LM head of an untied pair.
         scalars: Adam, for norms, gains and residual mixes.
         single: the one learning rate of the "adamw" preset.
@@ -52,9 +50,19 @@ class LearningRates:
             raise BadRequest(f"Adam's betas={self.betas} must be at least 0 and below 1")
 
     @classmethod
-    def of(cls, arch: str) -> LearningRates:
-        """The defaults of an architecture; those of the standard one come from the sweep in docs/recipe.md."""
-        return cls(table=0.05, embed=0.15) if arch == "standard" else cls()
+    def of(cls, arch: str, dim: int) -> LearningRates:
+        """The defaults of an architecture at a width; those of the standard one come from the sweep in docs/recipe.md.
+
+        The best rates of a tied embedding and of an untied head fall as 1/width, that of an untied embedding does not
+        fall. Below width 64 nothing was swept; the rates stay those of 64.
+
+        >>> LearningRates.of("standard", 256).table, LearningRates.of("standard", 256).head
+        (0.0125, 0.00390625)
+        """
+        if arch != "standard":
+            return cls()
+        width = max(dim, 64)
+        return cls(table=3.2 / width, embed=0.15, head=1.0 / width)
 
     def scaled(self, factor: float) -> LearningRates:
         """Every learning rate times `factor`."""

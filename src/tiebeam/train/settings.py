@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tiebeam.errors import BadRequest
 from tiebeam.nn.gpt_config import GPTConfig
-from tiebeam.train.learning_rates import LearningRates, Preset
+from tiebeam.train.learning_rates import LearningRates, Preset, Role
 from tiebeam.train.schedule import Budget
 
 CHECKPOINT_SECONDS = 60.0
@@ -56,7 +56,7 @@ class Settings:
     coupled_adam: bool = False
     """One second moment, averaged over the vocabulary, for embedding and head."""
     rates: LearningRates | None = None
-    """Peak learning rates; None takes the defaults of the architecture."""
+    """Peak learning rates; None takes the defaults of the architecture and width."""
     warmup_steps: int = 20
     decay_from: float = 0.5
     z_loss: float = 0.0
@@ -131,7 +131,21 @@ class Settings:
     @property
     def learning_rates(self) -> LearningRates:
         """The peak learning rates of this run."""
-        return self.rates or LearningRates.of(self.arch)
+        return self.rates or LearningRates.of(self.arch, self.dim)
+
+    @property
+    def peak_rates(self) -> str:
+        """The peak learning rates that this run uses, in words.
+
+        >>> Settings(steps=1, dim=256, tie=False).peak_rates
+        'embedding 0.15, head 0.00391, matrices 0.03, scalars 0.03'
+        """
+        if self.optimizer == "adamw":
+            return f"{self.learning_rates.single:.3g} for all"
+        tied = self.tie is not False  # a pair that is untied later keeps the learning rate of the tied one
+        peaks = self.learning_rates.by_role(self.optimizer, tied)
+        names: dict[Role, str] = {"table": "embedding", "head": "head", "matrices": "matrices", "scalars": "scalars"}
+        return ", ".join(f"{name} {peaks[role]:.3g}" for role, name in names.items() if role != "head" or not tied)
 
     @property
     def budget(self) -> Budget:
