@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: columns of the table [width].")
 @click.option(
-    "--exact-rows", type=click.IntRange(min=0), default=0, metavar="N",
-    help="With --joint: store the N worst-fitted rows exactly.",
+    "--exact-rows", type=click.IntRange(min=0), metavar="N",
+    help="With --joint: store the embeddings of the N most frequent tokens exactly [a fifth of the rows].",
 )  # fmt: skip
 @click.option(
     "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
     device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
-    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, tokens: int, expand: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int | None, distill: float, tokens: int, expand: bool,
     texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.

@@ -347,7 +347,7 @@ def _joint_class(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
     joint = joint_entry(config.tiebeam)
     rows = checkpoint.tensors[f"{JOINT}.table"].shape[0]
     exact = exact_ids(checkpoint, rows)
-    config.tiebeam = {"joint": {**joint, "rows": rows, "exact_rows": 0 if exact is None else len(exact)}}
+    config.tiebeam = {"joint": {**joint, "rows": rows, "exact_embed": 0 if exact is None else len(exact)}}
     return joint_class(kind)
 
 
@@ -359,11 +359,10 @@ def _table(part: Any, instead: torch.Tensor | None) -> Table:
     """The embedding or the head for the numpy code; `instead` replaces its matrix."""
     if instead is not None or not hasattr(part, "joint"):
         return Table(_numpy(part.weight if instead is None else instead))
-    joint, role = part.joint, part.role
-    ids = exact = None
-    if joint.exact_count:
-        ids, exact = joint.exact_rows.detach().cpu().numpy(), _numpy(getattr(joint, f"exact_{role}"))
-    return Table(_numpy(joint.table), _numpy(getattr(joint, f"{role}_map")), ids, exact)
+    joint, ids, exact = part.joint, None, None
+    if part.role == "embed" and joint.exact_count:
+        ids, exact = joint.exact_rows.detach().cpu().numpy(), _numpy(joint.exact_embed)
+    return Table(_numpy(joint.table), _numpy(getattr(joint, f"{part.role}_map")), ids, exact)
 
 
 def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:

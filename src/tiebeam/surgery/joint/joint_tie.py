@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.joint.distill import Distilled
 
 _SLACK = 0.02  # what rounding the table to its stored dtype may change: nats of KL, and share of the embeddings
+_LARGE = 10**8  # parameters
 _CHECKED = 128  # positions and rows on which the written tables are compared with the fitted ones
 
 
@@ -97,7 +99,7 @@ class JointFit:
         compared when they were copied, so they are not loaded a second time."""
         rows, V, _ = pair_rows(self.source)
         original, states = self.held_out.original, self.held_out.states[0][:_CHECKED]
-        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors, self.fitted.exact))
+        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors))
         written = original.with_tables(*stored_tables(result))
         p, q = (log_softmax(engine.unembed(states)) for engine in (planned, written))
         ids = np.arange(0, V, max(1, V // _CHECKED))
@@ -124,7 +126,7 @@ def fit_joint(
     recipe: Recipe | None = None,
     *,
     rank: int | None = None,
-    exact_rows: int = 0,
+    exact_rows: int | None = None,
     tokens: int = TOKENS,
     confirm: bool = True,
     progress: Progress | None = None,
@@ -133,14 +135,14 @@ def fit_joint(
 ) -> JointFit:
     """Calibrate on `text` (one text, or one per file) and fit.
 
-    Without `recipe`, the default one with `rank` (None: the model's width). `tokens` are run to calibrate. `confirm`:
-    run the fitted model; without it, only the written model is run.
+    Without `recipe`, the default one with `rank` (None: the model's width) and `exact_rows` (None: a fifth of them).
+    `tokens` are run to calibrate. `confirm`: run the fitted model; without it, only the written model is run.
     """
     rows, V, D = pair_rows(source)
     recipe = recipe or Recipe(rank or D, exact_rows=exact_rows)
     if not 1 <= recipe.rank <= 2 * D:
         raise BadRequest(f"rank={recipe.rank} must be between 1 and {2 * D:,}, twice the width (which is exact)")
-    if recipe.exact_rows > V:
+    if recipe.exact_rows is not None and recipe.exact_rows > V:
         raise BadRequest(f"exact_rows={recipe.exact_rows} exceeds the vocabulary of {V:,}")
     if text is None:
         raise BadRequest(
@@ -155,7 +157,10 @@ def fit_joint(
 
 
 def open_original(source: Source, engine: str, device: str | None, progress: Callable[[int, int], None]) -> Engine:
-    """The engine that runs the source: transformers on a device, or if asked for. A GGUF is dequantised for it."""
+    """The engine that runs the source. A GGUF is dequantised for transformers.
+
+    "auto" takes transformers for a large model, where it is installed and runs it: thousands of tokens go through
+    every layer, and torch takes less than half of the time."""
     from tiebeam.decode import open_engine
     from tiebeam.decode.transformers import Converted
 
@@ -165,6 +170,9 @@ def open_original(source: Source, engine: str, device: str | None, progress: Cal
     options: dict[str, Any] = {"embed": pair.embed.name, "head": pair.head.name, "progress": progress}
     if source.converted and source.checkpoint.format == "gguf":
         options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source))
+    if engine == "auto" and source.report.params.stored >= _LARGE:
+        with suppress(UnreadableInput):  # not installed, or it does not run this model
+            return open_engine(source.checkpoint, engine="transformers", device=device, **options)
     try:
         return open_engine(source.checkpoint, engine=engine, device=device, **options)
     except UnreadableInput as error:
