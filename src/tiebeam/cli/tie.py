@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: columns of the table [width].")
 @click.option(
     "--exact-rows", type=click.IntRange(min=0), metavar="N",
-    help="With --joint: store the embeddings of the N most frequent tokens exactly [a fifth of the rows].",
+    help="With --joint: store the embeddings of the N most frequent tokens exactly [30% of the rows].",
 )  # fmt: skip
 @click.option(
     "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",

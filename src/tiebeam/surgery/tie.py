@@ -74,7 +74,7 @@ def tie(
     keep          "embed", "head" or "mean": the matrix to use for both
     joint         fit one table [V, rank] and two maps [rank, D] to `text` (a file, or several)
     rank          with joint: columns of the table; None: the width of the model
-    exact_rows    with joint: embeddings of the most frequent tokens that are stored exactly; None: a fifth of the rows
+    exact_rows    with joint: embeddings of the most frequent tokens that are stored exactly; None: 30% of the rows
     distill       with joint: minutes of distillation from the original model
     tokens        with joint: how many tokens of `text` are run to calibrate
     expand        with joint: write two ordinary matrices, for loaders other than tiebeam and transformers

@@ -14,12 +14,12 @@ Rows = Callable[[int, int], tuple[Array, Array]]
 """(start, stop) -> rows of E and of W, float32 [n, D] each."""
 
 _BLOCK = 1 << 22  # elements in one block of rows
-_RIDGE = 1e-4  # relative to the mean, where a table row serves the head alone
+_RIDGE = 1e-6  # relative to the mean, where a table row serves the head alone
 
 
 @dataclass(frozen=True)
 class Moments:
-    """E'wE, E'wW and W'wW [D, D] each, in float64, and their row weights w [V], which sum to 1."""
+    """E'wE, E'wW and W'wW [D, D] each, and their row weights w [V], which sum to 1."""
 
     embed: Array
     cross: Array
@@ -48,6 +48,7 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
         cross += e.T @ (scaled * w)
         head += w.T @ (scaled * w)
         progress(stop - start)
+    embed, cross, head = (x.astype(precision, copy=False) for x in (embed, cross, head))
     return Moments(embed, cross, head, weights)
 
 
@@ -59,8 +60,9 @@ def _precision(dim: int) -> type[np.floating[Any]]:
 def square_roots(C: Array) -> tuple[Array, Array]:  # [D, D] -> C^1/2, C^-1/2
     values, vectors = np.linalg.eigh(C)
     values = np.maximum(values, values.max() * 1e-12)
-    half = np.sqrt(values)
-    return (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
+    half, precision = np.sqrt(values), _precision(len(C))
+    root, inverse_root = (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
+    return root.astype(precision, copy=False), inverse_root.astype(precision, copy=False)
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,6 @@ class Spectrum:
     balance: float
     root: Array
     inverse_root: Array
-
-    @property
-    def total(self) -> float:
-        return float(self.values.sum())
-
-    def kept(self, rank: int) -> float:
-        """The fraction of the weighted energy that rank `rank` keeps."""
-        return float(self.values[:rank].sum()) / self.total if self.total else 1.0
 
     def factors(self, rank: int, exact: Array | None = None) -> Factors:
         """`exact` are the ids of the rows whose embedding is stored beside the table, ascending."""
@@ -101,6 +95,12 @@ def _ridge_inverse(Q: Array) -> Array:  # [D, R] -> [D, R]
     gram[np.diag_indices_from(gram)] += _RIDGE * np.trace(gram) / len(gram)
     solved: Array = np.linalg.solve(gram, Q) if len(Q) <= Q.shape[1] else np.linalg.solve(gram, Q.T).T
     return solved
+
+
+def kept(values: Array, rank: int) -> float:
+    """The fraction of the weighted energy that rank `rank` keeps, from all eigenvalues, largest first."""
+    total = float(values.sum())
+    return float(values[:rank].sum()) / total if total else 1.0
 
 
 def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:

@@ -83,7 +83,7 @@ def _distill(
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
         state.load(keep_at)
-    teacher = calibration.hidden  # [t, D] each
+    teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
     W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales

@@ -18,8 +18,8 @@ from tiebeam.surgery.joint.decomposition import (
     Factors,
     Moments,
     Rows,
-    Spectrum,
     equal_energy,
+    kept,
     moments_of,
     row_blocks,
     spectrum_of,
@@ -35,8 +35,8 @@ Array = NDArray[Any]
 Stage = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
 
-BALANCES = (1.0, 0.8, 0.64, 0.51)  # relative to the measured sensitivity, tried in this order while the cost falls
-EXACT_SHARE = 5  # one row in five has its embedding stored exactly, unless another number is asked for
+BALANCES = (1.0, 0.75, 0.56)  # relative to the measured sensitivity, tried in this order while the cost falls
+EXACT_SHARE = 0.3  # of the embeddings are stored exactly, unless another number is asked for
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 _FEW = 1024  # held-out tokens that candidates are compared on
 
@@ -46,7 +46,7 @@ class Recipe:
     """Settings of a fit.
 
     rank                 columns of the table
-    exact_rows           number of embeddings that are stored exactly; None: a fifth of the rows, none at rank 2D
+    exact_rows           number of embeddings that are stored exactly; None: 30% of the rows, none at rank 2D
     balance              None: chosen on held-out text; relative to the measured sensitivity, or to equal energy
     probe                measure the sensitivity; False: embedding and head have equal energy
     ridge                regularisation of the metric C; None: do not use the metric
@@ -70,7 +70,7 @@ class Fit:
 
     recipe: Recipe
     factors: Factors
-    spectrum: Spectrum
+    energies: Array  # [2D], largest first: the table keeps the first `rank` of them
     before: Measured
     after: Measured | None
     tried: tuple[tuple[float, float], ...]
@@ -84,19 +84,19 @@ class Fit:
         They are measured at the fitted rank and predicted for the others: KL grows with the discarded energy, the
         disagreement with its root. No predicted loss is below the original's.
         """
-        lost, here = max(after.nats - self.before.nats, 0.0), 1 - self.spectrum.kept(self.recipe.rank)
+        lost, here = max(after.nats - self.before.nats, 0.0), 1 - kept(self.energies, self.recipe.rank)
         found = []
         for share in sorted({*RANKS, self.recipe.rank / dim}):
             rank = round(share * dim)
             measured = rank == self.recipe.rank
-            ratio = (1 - self.spectrum.kept(rank)) / here if here > 0 else 0.0
+            ratio = (1 - kept(self.energies, rank)) / here if here > 0 else 0.0
             found.append(
                 {
                     "rank": rank,
                     "kl": after.kl if measured else after.kl * ratio,
                     "agreement": after.agreement if measured else max(0.0, 1 - (1 - after.agreement) * ratio**0.5),
                     "nats": after.nats if measured else self.before.nats + lost * ratio,
-                    "energy": self.spectrum.kept(rank),
+                    "energy": kept(self.energies, rank),
                     "saved": saved(vocab, dim, rank, len(self.factors.exact) if rank < 2 * dim else 0),
                     "measured": measured,
                 }
@@ -129,22 +129,23 @@ def fit(
         progress("fitting", 1, most)
         tables = tables_of(rows, problem.vocab, first.factors)
         stage = _stage(progress, "measuring the embedding's sensitivity")
-        sensitivity = embedding_sensitivity(held_out.original, tables[0], calibration.runs, calibration.hidden, stage)
+        sensitivity = embedding_sensitivity(held_out, tables[0], stage)
         unit = sensitivity**0.5
         del first, tables
-    found: list[tuple[float, Fit]] = []
+    tried: list[tuple[float, float]] = []
+    chosen: Fit | None = None  # one candidate is kept at a time: each holds several matrices [D, D]
     for balance in balances:
         candidate = problem.closed_form(unit, balance, sensitivity)
         cost = problem.cost(candidate) if len(balances) > 1 else 0.0
-        worse = bool(found) and cost >= found[-1][0]
-        found.append((cost, candidate))
-        progress("fitting", min(len(found) + recipe.probe, most - 1), most)
-        if worse:
+        better = not tried or cost < min(cost for _, cost in tried)
+        tried.append((balance, cost))
+        chosen = candidate if better else chosen
+        progress("fitting", min(len(tried) + recipe.probe, most - 1), most)
+        if not better:
             break
     progress("fitting", most, most)
-    chosen = min(found, key=lambda pair: pair[0])[1]
-    chosen = replace(chosen, tried=tuple((one.recipe.balance or 1.0, cost) for cost, one in found))
-    found.clear()
+    assert chosen
+    chosen = replace(chosen, tried=tuple(tried))
     if confirm:
         joint_model = held_out.original.with_tables(*tables_of(rows, problem.vocab, chosen.factors))
         chosen = replace(chosen, after=held_out.measure(joint_model, _stage(progress, "running the fitted model")))
@@ -157,7 +158,7 @@ class _Problem:
     def __init__(self, held_out: HeldOut, rows: Rows, calibration: Calibration, recipe: Recipe) -> None:
         self.held_out, self.rows, self.recipe = held_out, rows, recipe
         self.dim, self.vocab = len(calibration.C), len(calibration.counts)
-        number = self.vocab // EXACT_SHARE if recipe.exact_rows is None else recipe.exact_rows
+        number = round(EXACT_SHARE * self.vocab) if recipe.exact_rows is None else recipe.exact_rows
         if recipe.rank >= 2 * self.dim:
             number = 0  # the table is exact anyway
         importance = calibration.weights(recipe.predicted, recipe.uniform)
@@ -173,7 +174,7 @@ class _Problem:
         spectrum = spectrum_of(self.moments, self.roots, unit * balance)
         factors = spectrum.factors(self.recipe.rank, self.exact)
         recipe = replace(self.recipe, balance=balance, exact_rows=len(self.exact))
-        return Fit(recipe, factors, spectrum, self.held_out.before, None, (), sensitivity)
+        return Fit(recipe, factors, spectrum.values, self.held_out.before, None, (), sensitivity)
 
     def cost(self, fitted: Fit) -> float:
         """Estimated KL in nats per token on the beginning of the held-out runs, without running a layer."""

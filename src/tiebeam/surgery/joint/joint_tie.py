@@ -99,11 +99,12 @@ class JointFit:
         compared when they were copied, so they are not loaded a second time."""
         rows, V, _ = pair_rows(self.source)
         original, states = self.held_out.original, self.held_out.states[0][:_CHECKED]
-        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors))
-        written = original.with_tables(*stored_tables(result))
-        p, q = (log_softmax(engine.unembed(states)) for engine in (planned, written))
         ids = np.arange(0, V, max(1, V // _CHECKED))
-        e, f = (engine.embed.lookup(ids) for engine in (planned, written))
+        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors))
+        p, e = log_softmax(planned.unembed(states)), planned.embed.lookup(ids)
+        del planned  # one table in memory at a time
+        written = original.with_tables(*stored_tables(result))
+        q, f = log_softmax(written.unembed(states)), written.embed.lookup(ids)
         apart, wrong = float((np.exp(p) * (p - q)).sum(1).mean()), float(np.linalg.norm(e - f) / np.linalg.norm(e))
         if not (apart < _SLACK and wrong < _SLACK):
             raise ProofFailed(
@@ -135,7 +136,7 @@ def fit_joint(
 ) -> JointFit:
     """Calibrate on `text` (one text, or one per file) and fit.
 
-    Without `recipe`, the default one with `rank` (None: the model's width) and `exact_rows` (None: a fifth of them).
+    Without `recipe`, the default one with `rank` (None: the model's width) and `exact_rows` (None: 30% of them).
     `tokens` are run to calibrate. `confirm`: run the fitted model; without it, only the written model is run.
     """
     rows, V, D = pair_rows(source)
@@ -161,29 +162,38 @@ def open_original(source: Source, engine: str, device: str | None, progress: Cal
 
     "auto" takes transformers for a large model, where it is installed and runs it: thousands of tokens go through
     every layer, and torch takes less than half of the time."""
-    from tiebeam.decode import open_engine
-    from tiebeam.decode.transformers import Converted
+    from tiebeam.decode import Table, open_engine
+    from tiebeam.decode.numpy.load_weights import Weights
+    from tiebeam.decode.transformers import Converted, TransformersEngine
 
     pair = source.report.pair
     assert pair.embed
     assert pair.head
     options: dict[str, Any] = {"embed": pair.embed.name, "head": pair.head.name, "progress": progress}
     if source.converted and source.checkpoint.format == "gguf":
-        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source))
+        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source, progress))
     if engine == "auto" and source.report.params.stored >= _LARGE:
+        progress(0, 1)
+        rows = Weights(source.checkpoint).rows_on_demand(pair.embed.name, pair.embed.shape)
         with suppress(UnreadableInput):  # not installed, or it does not run this model
-            return open_engine(source.checkpoint, engine="transformers", device=device, **options)
+            return TransformersEngine.open(
+                source.checkpoint, device=device or "cpu", embed=pair.embed.name, head=pair.head.name,
+                converted=options.get("converted"), lookup=Table(rows),
+            )  # fmt: skip
     try:
         return open_engine(source.checkpoint, engine=engine, device=device, **options)
     except UnreadableInput as error:
         raise UnreadableInput(f"joint=True must run the model to calibrate, which is not possible: {error}") from None
 
 
-def _tensors(source: Source) -> Iterator[tuple[str, Any]]:
+def _tensors(source: Source, progress: Callable[[int, int], None]) -> Iterator[tuple[str, Any]]:
     """The tensors of a GGUF as they will be written, for an engine that does not read GGUF."""
-    for entry in (entry for shard in source.layout.shards for entry in shard.entries):
+    entries = [entry for shard in source.layout.shards for entry in shard.entries]
+    for done, entry in enumerate(entries):
+        progress(done, len(entries))
         assert isinstance(entry.content, Made)
         yield entry.name, dtypes.decode(entry.dtype, b"".join(entry.content.blocks()), entry.shape)
+    progress(len(entries), len(entries))
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:
