@@ -245,7 +245,7 @@ def test_energy_grows_with_rank_up_to_one(model, text):
     assert energies == sorted(energies)
     assert energies[-1] == pytest.approx(1)
     assert lines[-1]["rank"] == 64
-    assert next(line for line in lines if line["rank"] == 32)["saved"] == 2 * 96 * 32 - 96 * 32 - 2 * 32 * 32 - 29 * 32
+    assert next(line for line in lines if line["rank"] == 32)["saved"] == 2 * 96 * 32 - 96 * 32 - 2 * 32 * 32 - 29 * 33
 
 
 def test_the_candidate_of_the_lowest_cost_is_chosen(model, text):

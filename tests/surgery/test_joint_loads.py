@@ -17,7 +17,7 @@ from helpers.tiny_models import build
 from tiebeam.decode import Decoder, engine_name, open_engine
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery import execute, open_source
-from tiebeam.surgery.joint import Recipe, fit_joint
+from tiebeam.surgery.joint import Recipe, fit_joint, joint_tie
 from tiebeam.surgery.joint.joint_tie import open_original
 
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "phi3"]
@@ -226,12 +226,16 @@ def test_rows_are_not_added_to_a_joint_table(joint):
         tiebeam.load(joint).resize_token_embeddings(100)
 
 
-def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path):
+def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path, monkeypatch):
     model = build("llama", tie_word_embeddings=False, **options("llama"))
     source = open_source(write_gguf(model, tmp_path / "m.gguf"), target=tmp_path / "joint")
-    engines = [open_original(source, name, None, lambda done, total: None) for name in ("numpy", "transformers")]
+    shown: list[tuple[int, int]] = []
+    monkeypatch.setattr(joint_tie, "_LARGE", 0)
+    engines = [open_original(source, name, None, lambda *at: shown.append(at)) for name in ("numpy", "auto")]
     assert engine_name(engines[1]) == "transformers"
     assert np.allclose(engines[0].logits(IDS), engines[1].logits(IDS), atol=1e-5)
+    assert len({total for _, total in shown[-3:]}) == 1
+    assert shown[-1][0] == shown[-1][1] > 10  # a step for every tensor
 
 
 def test_a_device_that_is_not_there_is_refused_in_one_sentence(joint):

@@ -153,20 +153,21 @@ def _joint(
 
 
 def _print_spectrum(joint: JointFit, lines: list[dict[str, Any]]) -> None:
-    fitted, console = joint.fitted, render.console()
+    fitted, console, tokens = joint.fitted, render.console(), joint.calibration.tokens
+    exact, rows = len(fitted.factors.exact), len(joint.calibration.counts)
+    console.print(f"  fitted to {tokens:,} tokens; {exact:,} of {rows:,} embeddings are exact (--exact-rows)")
     console.print(
-        f"  fitted to {joint.calibration.tokens:,} tokens; original model: {fitted.before.nats:.3f} nats per token on "
-        f"{fitted.before.tokens:,} held-out tokens"
+        f"  original model: {fitted.before.nats:.3f} nats per token on {fitted.before.tokens:,} held-out tokens"
     )
-    rows = [["rank", "KL", "same next token", "nats per token", "energy kept", "saves", ""]]
+    table = [["rank", "KL", "same next token", "nats per token", "energy kept", "saves", ""]]
     for line in lines:
         about = "" if line["measured"] else "~"
-        rows.append([
+        table.append([
             f"{line['rank']:,}", f"{about}{line['kl']:.4f}", f"{about}{line['agreement']:.1%}",
             f"{about}{line['nats']:.3f}",
             f"{line['energy']:.3%}", human(line["saved"]), "measured" if line["measured"] else "predicted",
         ])  # fmt: skip
-    for text in render.columns(rows, ">>>>>><"):
+    for text in render.columns(table, ">>>>>><"):
         console.print(text)
 
 

@@ -105,8 +105,8 @@ class Fit:
 
 
 def saved(vocab: int, dim: int, rank: int, exact_rows: int = 0) -> int:
-    """Parameters of two matrices minus those of the table, two maps and the exact embeddings."""
-    return 2 * vocab * dim - vocab * rank - 2 * rank * dim - exact_rows * dim
+    """Parameters of two matrices minus those of the table, two maps and the exact embeddings with their ids."""
+    return 2 * vocab * dim - vocab * rank - 2 * rank * dim - exact_rows * (dim + 1)
 
 
 def fit(
