@@ -165,7 +165,8 @@ def _print_spectrum(joint: JointFit, lines: list[dict[str, Any]]) -> None:
         table.append([
             f"{line['rank']:,}", f"{about}{line['kl']:.4f}", f"{about}{line['agreement']:.1%}",
             f"{about}{line['nats']:.3f}",
-            f"{line['energy']:.3%}", human(line["saved"]), "measured" if line["measured"] else "predicted",
+            f"{line['energy']:.3%}", human(line["saved"]) if line["saved"] > 0 else "none",
+            "measured" if line["measured"] else "predicted",
         ])  # fmt: skip
     for text in render.columns(table, ">>>>>><"):
         console.print(text)

@@ -12,6 +12,7 @@ the model runs one token while the hook puts the hidden states in place of its o
 
 from __future__ import annotations
 
+import mmap
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -408,9 +409,10 @@ def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _sparse(table: Table, ids: list[int], dim: int, like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
-    """A matrix that has only the rows `ids`: the other pages take no memory, because nothing touches them."""
+    """A matrix that has only the rows `ids`. The other pages take no memory, because nothing touches them; NumPy's own
+    zeros would be in huge pages, and every row would take 2 MB."""
     used = np.unique(np.asarray(ids, np.int64))
-    rows = np.zeros((table.vocab, dim), np.float32)
+    rows = np.frombuffer(mmap.mmap(-1, max(1, 4 * table.vocab * dim)), np.float32).reshape(table.vocab, dim)
     rows[used] = table.lookup(used)
     return _tensor(rows, like)
 

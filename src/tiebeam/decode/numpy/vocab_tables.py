@@ -38,7 +38,8 @@ class Table:
     map: Array | None = None
     exact_ids: Ids | None = None
     """Ascending."""
-    exact: Array | None = None
+    exact: Any = None  # [N, D]
+    """Indexed by positions in `exact_ids`."""
 
     @property
     def vocab(self) -> int:

@@ -189,7 +189,8 @@ def _encode(engine: Engine, text: str, start: list[int]) -> list[int]:
     at = 0
     while at < len(text):
         end = at + _PIECE
-        end = len(text) if end >= len(text) else text.rfind("\n", at, end) + 1 or end
+        if end < len(text):
+            end = text.rfind("\n", at, end) + 1 or max(text.rfind(" ", at + 1, end), 0) or end
         ids = engine.encode(text[at:end])
         found += ids[len(start) :] if start and ids[: len(start)] == start else ids
         at = end
@@ -205,7 +206,7 @@ def _runs(ids: list[int], length: int, start: list[int]) -> Runs:
 
 def _mean_prediction(engine: Engine, h: Array) -> Array:  # [t, D] -> [V], summed over t
     total = np.zeros(engine.vocab)
-    step = max(1, (1 << 24) // engine.vocab)
+    step = max(1, (1 << 22) // engine.vocab)
     for start in range(0, len(h), step):
         logits = engine.unembed(h[start : start + step])  # [s, V]
         total += softmax(logits).sum(axis=0, dtype=np.float64)

@@ -171,16 +171,12 @@ class Factors:
         low, high = np.searchsorted(self.exact, (start, stop))
         return self.exact[low:high] - start
 
-    def exact_embed(self, pair: Rows, vocab: int, dim: int) -> Array:  # -> [N, D]
-        """The embeddings that are stored beside the table."""
-        found = np.empty((len(self.exact), dim), np.float32)
-        at = 0
+    def exact_embed(self, pair: Rows, vocab: int, dim: int) -> Iterator[Array]:  # -> [n, D], N rows in all
+        """The embeddings that are stored beside the table, in blocks."""
         for start, stop in row_blocks(vocab, dim):
             here = self.exact_between(start, stop)
             if len(here):
-                found[at : at + len(here)] = pair(start, stop)[0][here]
-                at += len(here)
-        return found
+                yield pair(start, stop)[0][here]
 
 
 def factors_of(moments: Moments, C: Array | None, rank: int, balance: float = 1.0) -> Factors:

@@ -89,7 +89,7 @@ def _distill(
     scales = decoder.spec.scales
 
     def joint_model() -> Engine:
-        return decoder.with_tables(*tables_of(rows, len(E), state.factors(fitted)))
+        return decoder.with_tables(*tables_of(rows, len(E), state.factors(fitted), decoder.embed))
 
     best = fitted
     if state.rounds:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tiebeam._memory import trim_memory
 from tiebeam.surgery.joint.calibration import Calibration
 from tiebeam.surgery.joint.decomposition import (
     Factors,
@@ -127,11 +128,12 @@ def fit(
     if recipe.probe and recipe.rank < 2 * problem.dim:
         first = problem.closed_form(unit, 1.0, sensitivity)
         progress("fitting", 1, most)
-        tables = tables_of(rows, problem.vocab, first.factors)
+        tables = tables_of(rows, problem.vocab, first.factors, held_out.original.embed)
         stage = _stage(progress, "measuring the embedding's sensitivity")
         sensitivity = embedding_sensitivity(held_out, tables[0], stage)
         unit = sensitivity**0.5
         del first, tables
+        trim_memory()
     tried: list[tuple[float, float]] = []
     chosen: Fit | None = None  # one candidate is kept at a time: each holds several matrices [D, D]
     for balance in balances:
@@ -140,6 +142,8 @@ def fit(
         better = not tried or cost < min(cost for _, cost in tried)
         tried.append((balance, cost))
         chosen = candidate if better else chosen
+        del candidate
+        trim_memory()
         progress("fitting", min(len(tried) + recipe.probe, most - 1), most)
         if not better:
             break
@@ -147,7 +151,9 @@ def fit(
     assert chosen
     chosen = replace(chosen, tried=tuple(tried))
     if confirm:
-        joint_model = held_out.original.with_tables(*tables_of(rows, problem.vocab, chosen.factors))
+        joint_model = held_out.original.with_tables(
+            *tables_of(rows, problem.vocab, chosen.factors, held_out.original.embed)
+        )
         chosen = replace(chosen, after=held_out.measure(joint_model, _stage(progress, "running the fitted model")))
     return chosen
 
@@ -179,7 +185,7 @@ class _Problem:
     def cost(self, fitted: Fit) -> float:
         """Estimated KL in nats per token on the beginning of the held-out runs, without running a layer."""
         few, original = self.held_out.first(_FEW), self.held_out.original
-        embed, head = tables_of(self.rows, self.vocab, fitted.factors)
+        embed, head = tables_of(self.rows, self.vocab, fitted.factors, original.embed)
         ids = np.concatenate([np.asarray(run) for run in few.runs])
         wrong = original.embed.lookup(ids) - embed.lookup(ids)
         read = 0.5 * fitted.sensitivity * float(np.einsum("td,td->t", wrong, wrong, dtype=np.float64).mean())
@@ -190,8 +196,9 @@ def _stage(progress: Stage, name: str) -> Callable[[int, int], None]:
     return lambda done, total: progress(name, done, total)
 
 
-def tables_of(rows: Rows, vocab: int, factors: Factors) -> tuple[Table, Table]:
-    """The embedding and head that the factors give, for the decoder."""
+def tables_of(rows: Rows, vocab: int, factors: Factors, original: Table | None = None) -> tuple[Table, Table]:
+    """The embedding and head that the factors give, for the decoder. Exact embeddings are looked up in `original`, the
+    embedding of the source; without it they are copied."""
     from tiebeam.decode import Table
 
     dim = factors.embed_map.shape[1]
@@ -200,7 +207,19 @@ def tables_of(rows: Rows, vocab: int, factors: Factors) -> tuple[Table, Table]:
         table = np.empty((vocab, factors.rank), np.float32)
         for start, stop in row_blocks(vocab, dim):
             table[start:stop] = factors.rows(rows, start, stop)
-    if not len(factors.exact):
-        return Table(table, factors.embed_map), Table(table, factors.head_map)
-    kept = factors.exact_embed(rows, vocab, dim)
-    return Table(table, factors.embed_map, factors.exact, kept), Table(table, factors.head_map)
+    head, ids = Table(table, factors.head_map), factors.exact
+    if not len(ids):
+        return Table(table, factors.embed_map), head
+    kept = np.concatenate(list(factors.exact_embed(rows, vocab, dim))) if original is None else _Looked(original, ids)
+    return Table(table, factors.embed_map, ids, kept), head
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """Rows of a table that are looked up when they are needed."""
+
+    table: Table
+    ids: Array
+
+    def __getitem__(self, at: Array) -> Array:  # [T] -> [T, D]
+        return self.table.lookup(self.ids[at])

@@ -69,8 +69,8 @@ def plan_joint(source: Source, fitted: Fit) -> Plan:
     if len(factors.exact):
         ids = np.ascontiguousarray(factors.exact, "<i8")
         entries.append(Entry(EXACT_ROWS, "I64", ids.shape, Made.of(ids.tobytes())))
-        raw = dtypes.encode(dtype, factors.exact_embed(rows, V, D))
-        entries.append(Entry(EXACT_EMBED, dtype, (len(ids), D), Made.of(raw)))
+        exact = Made(_size(dtype, (len(ids), D)), partial(_encoded, dtype, partial(factors.exact_embed, rows, V, D)))
+        entries.append(Entry(EXACT_EMBED, dtype, (len(ids), D), exact))
     assert source.embed
     assert source.head
     about = {"joint": {"rank": R, "rows": V, "exact_embed": len(factors.exact), "version": __version__}}
@@ -104,6 +104,7 @@ def plan_expand(source: Source, fitted: Fit) -> Plan:
 def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
     """The embedding and the head of a written model, in either form, without its layers."""
     from tiebeam.decode import Table
+    from tiebeam.decode.numpy.load_weights import Weights
     from tiebeam.decode.numpy.vocab_tables import exact_ids
 
     def read(name: str) -> Array:
@@ -116,7 +117,7 @@ def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
         return Table(read(pair.embed.name)), Table(read(pair.head.name))
     rows = read(TABLE)
     ids = exact_ids(result, len(rows))
-    exact = None if ids is None else read(EXACT_EMBED)
+    exact = None if ids is None else Weights(result).rows_on_demand(EXACT_EMBED, result.tensors[EXACT_EMBED].shape)
     return Table(rows, read(EMBED_MAP), ids, exact), Table(rows, read(HEAD_MAP))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tiebeam._memory import trim_memory
 from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.decode.numpy.ops import log_softmax
@@ -100,12 +101,14 @@ class JointFit:
         rows, V, _ = pair_rows(self.source)
         original, states = self.held_out.original, self.held_out.states[0][:_CHECKED]
         ids = np.arange(0, V, max(1, V // _CHECKED))
-        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors))
+        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors, original.embed))
         p, e = log_softmax(planned.unembed(states)), planned.embed.lookup(ids)
         del planned  # one table in memory at a time
+        trim_memory()
         written = original.with_tables(*stored_tables(result))
         q, f = log_softmax(written.unembed(states)), written.embed.lookup(ids)
         apart, wrong = float((np.exp(p) * (p - q)).sum(1).mean()), float(np.linalg.norm(e - f) / np.linalg.norm(e))
+        del p, q, e, f
         if not (apart < _SLACK and wrong < _SLACK):
             raise ProofFailed(
                 f"the written tables differ from the fitted ones: a KL of {apart:.4f} nats per token, embeddings off "
@@ -153,7 +156,9 @@ def fit_joint(
     original = open_original(source, engine, device, _stage(progress, "opening the model"))
     calibration = calibrate(original, text, tokens, progress=_stage(progress, "calibrating"))
     held_out = HeldOut(original, calibration.held_out, calibration.held_out_hidden)
+    trim_memory()
     fitted = fit(held_out, rows, calibration, recipe, progress or no_progress, confirm)
+    trim_memory()
     return JointFit(source, held_out, calibration, fitted, device, progress)
 
 
