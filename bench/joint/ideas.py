@@ -23,7 +23,7 @@ import numpy as np
 from tiebeam.budget import human
 from tiebeam.surgery import open_source
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
-from tiebeam.surgery.joint.calibration import start_ids
+from tiebeam.surgery.joint.calibration import HELD_OUT_TOKENS, start_ids
 from tiebeam.surgery.joint.fit import fit, saved, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
 from tiebeam.surgery.joint.joint_plan import pair_rows
@@ -46,7 +46,7 @@ def recipes(rank: int, vocab: int) -> dict[str, Recipe]:
         "+ rows weighted by counts": counts,
         "+ metric of the hidden states, measured sensitivity": metric,
         "+ rows also weighted by the model's predictions": predicted,
-        "+ weights to the power 0.75, balance chosen": replace(default, exact_rows=0),
+        "+ weights to the power 0.75, balance chosen; none exact": replace(default, exact_rows=0),
         **{
             f"+ {share:.0%} of the embeddings exact": replace(default, exact_rows=round(share * vocab))
             for share in SHARES
@@ -97,6 +97,8 @@ def main() -> None:
     parser.add_argument("--states", type=Path, default=Path(".cache/states"))
     parser.add_argument("--calibrate", default="prose,code")
     parser.add_argument("--tokens", type=int, default=16384, help="calibration tokens")
+    parser.add_argument("--held-out-tokens", type=int, default=HELD_OUT_TOKENS, help="that the balance is chosen on")
+    parser.add_argument("--balance", type=float, help="take this one instead of choosing it")
     parser.add_argument("--test-tokens", type=int, default=4096, help="of each kind")
     parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
     parser.add_argument("--only", default="", help="only recipes whose name contains this")
@@ -106,7 +108,7 @@ def main() -> None:
     engine = open_original(source, "auto", None, lambda done, total: None)
     rows, V, D = pair_rows(source)
     texts = [(options.texts / f"{k}.calibrate.txt").read_text(encoding="utf-8") for k in options.calibrate.split(",")]
-    calibration: Calibration = calibrate(Stored(engine, options.states), texts, options.tokens)
+    calibration: Calibration = calibrate(Stored(engine, options.states), texts, options.tokens, options.held_out_tokens)
     held_out = HeldOut(engine, calibration.held_out, calibration.held_out_hidden)
     tests = {}
     for kind in KINDS:
@@ -119,6 +121,7 @@ def main() -> None:
         if options.only not in name:
             continue
         began = time.process_time()
+        recipe = replace(recipe, balance=recipe.balance or options.balance)
         fitted = fit(held_out, rows, calibration, recipe, confirm=False)
         spent = time.process_time() - began
         embed, head = tables_of(rows, V, fitted.factors)
