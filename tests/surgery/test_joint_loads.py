@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tiebeam
@@ -219,6 +219,15 @@ def test_a_damaged_entry_is_refused(joint, tmp_path, entry, sentence):
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnreadableInput, match=sentence):
         tiebeam.load(tmp_path / "m")
+
+
+def test_a_joint_tie_of_version_0_1_with_exact_rows_of_the_head_is_refused(joint, tmp_path):
+    shutil.copytree(joint, tmp_path / "old")
+    weights = tmp_path / "old" / "model.tiebeam.safetensors"
+    tensors = load_file(weights)
+    save_file({**tensors, "tiebeam.exact_head": tensors["tiebeam.exact_embed"].clone()}, weights, {"format": "pt"})
+    with pytest.raises(UnreadableInput, match=r"version 0\.1.*tie SRC DST --joint"):
+        tiebeam.load(tmp_path / "old")
 
 
 def test_rows_are_not_added_to_a_joint_table(joint):
