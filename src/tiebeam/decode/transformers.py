@@ -5,9 +5,9 @@ tied model (`tiebeam tie --joint`) runs on `modeling_tiebeam.py`, tiebeam's own 
 tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are refused:
 transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
 
-Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
-calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
-the model runs one token while the hook puts the hidden states in place of its own.
+Families differ in what they do around the head: soft caps, multipliers, projections. A hook on the head's input gives
+the hidden states [T, D]; to turn hidden states into logits, the model runs one token while the hook puts the hidden
+states in place of its own. Where that shows that the logits are the head's output alone, the head is called itself.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class TransformersEngine(EngineBase):
             return (self._mapped(at_head(arguments[0])), *arguments[1:])
 
         weights = {}
-        embed = None if self.embed_table is None else _sparse(self.embed_table, ids, self.spec.dim, self._stored)
+        embed = None if self.embed_table is None else _sparse(self.embed_table, ids, self._stored)
         for module, weight in ((self.model.get_input_embeddings(), embed), (head, self.head_weight)):
             if weight is not None:
                 name = next(name for name, found in self.model.named_modules() if found is module)
@@ -408,12 +408,14 @@ def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype) if values.is_floating_point() else values
 
 
-def _sparse(table: Table, ids: list[int], dim: int, like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
+def _sparse(table: Table, ids: list[int], like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
     """A matrix that has only the rows `ids`. The other pages take no memory, because nothing touches them; NumPy's own
     zeros would be in huge pages, and every row would take 2 MB."""
     used = np.unique(np.asarray(ids, np.int64))
-    rows = np.frombuffer(mmap.mmap(-1, max(1, 4 * table.vocab * dim)), np.float32).reshape(table.vocab, dim)
-    rows[used] = table.lookup(used)
+    found = table.lookup(used).astype(np.float32, copy=False)
+    shape = table.vocab, found.shape[1]
+    rows = np.frombuffer(mmap.mmap(-1, shape[0] * shape[1] * found.itemsize), np.float32).reshape(shape)
+    rows[used] = found
     return _tensor(rows, like)
 
 
