@@ -36,7 +36,7 @@ Array = NDArray[Any]
 Stage = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
 
-BALANCES = (1.0, 0.75, 0.56)  # relative to the measured sensitivity, tried in this order while the cost falls
+BALANCES = (0.75, 0.56)  # relative to the measured sensitivity: the head meets states that it was not fitted to
 EXACT_SHARE = 0.3  # of the embeddings are stored exactly, unless another number is asked for
 RANKS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 _FEW = 1024  # held-out tokens that candidates are compared on
@@ -144,10 +144,7 @@ def fit(
         chosen = candidate if better else chosen
         del candidate
         trim_memory()
-        progress("fitting", min(len(tried) + recipe.probe, most - 1), most)
-        if not better:
-            break
-    progress("fitting", most, most)
+        progress("fitting", len(tried) + recipe.probe, most)
     assert chosen
     chosen = replace(chosen, tried=tuple(tried))
     if confirm:
