@@ -48,8 +48,7 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
         cross += e.T @ (scaled * w)
         head += w.T @ (scaled * w)
         progress(stop - start)
-    embed, cross, head = (x.astype(precision, copy=False) for x in (embed, cross, head))
-    return Moments(embed, cross, head, weights)
+    return Moments(*(x.astype(precision, copy=False) for x in (embed, cross, head)), weights)
 
 
 def _precision(dim: int) -> type[np.floating[Any]]:

@@ -117,7 +117,9 @@ def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
         return Table(read(pair.embed.name)), Table(read(pair.head.name))
     rows = read(TABLE)
     ids = exact_ids(result, len(rows))
-    exact = None if ids is None else Weights(result).rows_on_demand(EXACT_EMBED, result.tensors[EXACT_EMBED].shape)
+    exact = None
+    if ids is not None:
+        exact = Weights(result).rows_on_demand(EXACT_EMBED, (len(ids), result.tensors[EXACT_EMBED].shape[1]))
     return Table(rows, read(EMBED_MAP), ids, exact), Table(rows, read(HEAD_MAP))
 
 

@@ -179,7 +179,7 @@ def open_original(source: Source, engine: str, device: str | None, progress: Cal
         options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source, progress))
     if engine == "auto" and source.report.params.stored >= _LARGE:
         progress(0, 1)
-        rows = Weights(source.checkpoint).rows_on_demand(pair.embed.name, pair.embed.shape)
+        rows = Weights(source.checkpoint).rows_on_demand(pair.embed.name, (pair.embed.rows, pair.embed.dim))
         with suppress(UnreadableInput):  # not installed, or it does not run this model
             return TransformersEngine.open(
                 source.checkpoint, device=device or "cpu", embed=pair.embed.name, head=pair.head.name,
