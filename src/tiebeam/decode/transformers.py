@@ -133,9 +133,11 @@ class TransformersEngine(EngineBase):
         hidden states."""
         if (embed or head) and getattr(self.model, JOINT, None) is not None:
             raise BadRequest('the transformers engine cannot replace the table of a joint tie; use engine="numpy"')
-        assert head is None or isinstance(head.rows, np.ndarray)
-        weight = None if head is None else _tensor(head.rows, self._stored)
-        through = None if head is None or head.map is None else _tensor(head.map, self._stored)
+        weight = through = None
+        if head is not None:
+            assert isinstance(head.rows, np.ndarray)
+            weight = _tensor(head.rows, self._stored)
+            through = None if head.map is None else _tensor(head.map, self._stored)
         return replace(self, embed_table=embed, head_weight=weight, head_map=through)
 
     @cached_property

@@ -48,7 +48,8 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
         cross += e.T @ (scaled * w)
         head += w.T @ (scaled * w)
         progress(stop - start)
-    return Moments(*(x.astype(precision, copy=False) for x in (embed, cross, head)), weights)
+    sums = [x.astype(precision, copy=False) for x in (embed, cross, head)]
+    return Moments(sums[0], sums[1], sums[2], weights)
 
 
 def _precision(dim: int) -> type[np.floating[Any]]:
