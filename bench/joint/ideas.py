@@ -20,42 +20,37 @@ from pathlib import Path
 
 import numpy as np
 
-from tiebeam.decode import open_engine
+from tiebeam.budget import human
 from tiebeam.surgery import open_source
 from tiebeam.surgery.joint import Calibration, Recipe, calibrate
-from tiebeam.surgery.joint.calibration import start_ids
-from tiebeam.surgery.joint.fit import fit, tables_of
+from tiebeam.surgery.joint.calibration import HELD_OUT_TOKENS, start_ids
+from tiebeam.surgery.joint.fit import fit, saved, tables_of
 from tiebeam.surgery.joint.held_out import HeldOut
 from tiebeam.surgery.joint.joint_plan import pair_rows
-from tiebeam.surgery.joint.refine import PASSES
+from tiebeam.surgery.joint.joint_tie import open_original
 
 KINDS = ("prose", "code", "shakespeare")
 LENGTH = 512
+SHARES = (0.1, 0.2, 0.3, 0.4)  # of the embeddings, stored exactly
 
 
-def recipes(rank: int, vocab: int, dim: int) -> dict[str, Recipe]:
-    """Each recipe adds one idea to the one before it."""
-    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0, passes=0)
+def recipes(rank: int, vocab: int) -> dict[str, Recipe]:
+    """Each recipe adds one idea to the one before it; the last ones store more and more embeddings exactly."""
+    alike = Recipe(rank, power=1.0, balance=1.0, probe=False, ridge=None, predicted=0.0, uniform=1.0, exact_rows=0)
     counts = replace(alike, uniform=1e-9)
     metric = replace(counts, ridge=0.1, probe=True)
     predicted = replace(metric, predicted=0.5, uniform=0.02)
-    even = replace(predicted, power=0.75)
     default = Recipe(rank)
-    few = vocab // 64
     return {
         "equal row weights, equal energy": alike,
         "+ rows weighted by counts": counts,
         "+ metric of the hidden states, measured sensitivity": metric,
         "+ rows also weighted by the model's predictions": predicted,
-        "+ weights to the power 0.75": even,
-        "+ weights to the power 0.5": replace(even, power=0.5),
-        "+ power and balance chosen on held-out text (default)": default,
-        "+ refined rows": replace(default, passes=PASSES),
-        f"+ the {few} worst rows exact": replace(default, exact_rows=few),
-        f"+ the {4 * few} worst rows exact": replace(default, exact_rows=4 * few),
-        f"{4 * few} exact rows, rank lowered to the size of the default": replace(
-            default, exact_rows=4 * few, rank=rank - 8 * few * dim // (vocab + 2 * dim)
-        ),
+        "+ weights to the power 0.75, balance chosen; none exact": replace(default, exact_rows=0),
+        **{
+            f"+ {share:.0%} of the embeddings exact": replace(default, exact_rows=round(share * vocab))
+            for share in SHARES
+        },
     }
 
 
@@ -102,16 +97,18 @@ def main() -> None:
     parser.add_argument("--states", type=Path, default=Path(".cache/states"))
     parser.add_argument("--calibrate", default="prose,code")
     parser.add_argument("--tokens", type=int, default=16384, help="calibration tokens")
+    parser.add_argument("--held-out-tokens", type=int, default=HELD_OUT_TOKENS, help="that the balance is chosen on")
+    parser.add_argument("--balance", type=float, help="take this one instead of choosing it")
     parser.add_argument("--test-tokens", type=int, default=4096, help="of each kind")
     parser.add_argument("--rank", type=float, default=1.0, help="in widths of the model")
     parser.add_argument("--only", default="", help="only recipes whose name contains this")
     parser.add_argument("--confirm", action="store_true", help="run the layers with each recipe's tables")
     options = parser.parse_args()
     source = open_source(options.model)
-    engine = open_engine(source.checkpoint)
+    engine = open_original(source, "auto", None, lambda done, total: None)
     rows, V, D = pair_rows(source)
     texts = [(options.texts / f"{k}.calibrate.txt").read_text(encoding="utf-8") for k in options.calibrate.split(",")]
-    calibration: Calibration = calibrate(Stored(engine, options.states), texts, options.tokens)
+    calibration: Calibration = calibrate(Stored(engine, options.states), texts, options.tokens, options.held_out_tokens)
     held_out = HeldOut(engine, calibration.held_out, calibration.held_out_hidden)
     tests = {}
     for kind in KINDS:
@@ -119,14 +116,15 @@ def main() -> None:
         states = [h[:-1] for h in stored(options.states, engine, runs)]
         tests[kind] = HeldOut(engine, runs, states)
         print(f"{kind}: {tests[kind].before.nats:.3f} nats per token on {tests[kind].before.tokens:,} tokens")
-    print(f"\n| rank {options.rank:g} D | {' | '.join(KINDS)} | CPU s |\n|---|{'---:|' * (len(KINDS) + 1)}")
-    for name, recipe in recipes(round(options.rank * D), V, D).items():
+    print(f"\n| rank {options.rank:g} D | saves | {' | '.join(KINDS)} | CPU s |\n|---|{'---:|' * (len(KINDS) + 2)}")
+    for name, recipe in recipes(round(options.rank * D), V).items():
         if options.only not in name:
             continue
         began = time.process_time()
+        recipe = replace(recipe, balance=recipe.balance or options.balance)
         fitted = fit(held_out, rows, calibration, recipe, confirm=False)
         spent = time.process_time() - began
-        embed, head = tables_of(rows, V, fitted.factors, fitted.exact)
+        embed, head = tables_of(rows, V, fitted.factors)
         joined, cells = engine.with_tables(embed, head), []
         for test in tests.values():
             ids = np.concatenate([np.asarray(run) for run in test.runs])
@@ -138,7 +136,8 @@ def main() -> None:
                 lost = after.nats - test.before.nats
                 cell += f"; KL {after.kl:.4f}, {lost:+.3f} ± {after.interval:.3f} nats"
             cells.append(cell)
-        print(f"| {name} | {' | '.join(cells)} | {spent:.0f} |", flush=True)
+        less = human(saved(V, D, recipe.rank, len(fitted.factors.exact)))
+        print(f"| {name} | {less} | {' | '.join(cells)} | {spent:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

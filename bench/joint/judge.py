@@ -1,6 +1,6 @@
 """Judge a joint tie by transformers, on text that the calibration did not touch.
 
-    python bench/joint/judge.py tinyllama.gguf ./joint --texts .cache/texts [--tokens 4096]
+    python bench/joint/judge.py tinyllama.gguf ./joint --texts .cache/texts [--tokens 6144]
 
 Both models run in transformers, one after the other: the original as transformers itself loads it (a GGUF by its own
 conversion), the joint directory by `trust_remote_code=True`, without tiebeam. Prints for each kind of text: nats per
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("original", type=Path)
     parser.add_argument("joint", type=Path)
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=4096, help="of each kind")
+    parser.add_argument("--tokens", type=int, default=6144, help="of each kind")
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.joint)
     runs = {kind: windows(tokenizer, options.texts / f"{kind}.test.txt", options.tokens) for kind in KINDS}

@@ -1,6 +1,6 @@
 """`tie --joint` on TinyLlama 1.1B, as transformers measures it on other documents; and it generates text.
 
-It runs a model of 1.1B parameters over some 45,000 tokens, so it is not part of `make test`.
+It runs a model of 1.1B parameters over some 60,000 tokens, so it is not part of `make test`.
 """
 
 import re
@@ -14,7 +14,7 @@ from helpers.registry import tinyllama
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.exhaustive]
-MOST = {"prose": 0.3, "code": 0.3, "shakespeare": 0.4}  # nats lost per token; one plain matrix for both loses 7
+MOST = {"prose": 0.05, "code": 0.05, "shakespeare": 0.08}  # nats lost per token; one plain matrix for both loses 7
 
 
 def test_at_rank_d_the_model_still_works_and_its_directory_generates_text(tmp_path):
@@ -34,5 +34,5 @@ def test_at_rank_d_the_model_still_works_and_its_directory_generates_text(tmp_pa
     assert {kind for kind, _, _ in lines} == MOST.keys(), judged
     for kind, lost, interval in lines:
         assert float(lost) < MOST[kind], judged
-        assert float(interval) <= 0.02, judged
+        assert float(interval) <= 0.01, judged
     assert judged.strip().splitlines()[-1].startswith("The capital of France is"), judged

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tiebeam
@@ -17,7 +17,7 @@ from helpers.tiny_models import build
 from tiebeam.decode import Decoder, engine_name, open_engine
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.surgery import execute, open_source
-from tiebeam.surgery.joint import Recipe, fit_joint
+from tiebeam.surgery.joint import Recipe, fit_joint, joint_tie
 from tiebeam.surgery.joint.joint_tie import open_original
 
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "phi3"]
@@ -78,7 +78,7 @@ def test_the_table_and_both_maps_are_parameters_and_nothing_is_stored_twice(join
     names = {name: tuple(p.shape) for name, p in model.named_parameters() if not name.startswith("model.layers.")}
     assert names == {
         "tiebeam.table": (96, 24), "tiebeam.embed_map": (24, 32), "tiebeam.head_map": (24, 32),
-        "tiebeam.exact_rows": (7,), "tiebeam.exact_embed": (7, 32), "tiebeam.exact_head": (7, 32),
+        "tiebeam.exact_rows": (7,), "tiebeam.exact_embed": (7, 32),
         "model.norm.weight": (32,),
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_a_training_step_changes_table_and_maps_and_the_saved_model_loads_again(
     batch = torch.tensor([IDS])
     model(input_ids=batch, labels=batch).loss.backward()
     optimizer.step()
-    trained = ["table", "embed_map", "head_map", "exact_embed", "exact_head"]
+    trained = ["table", "embed_map", "head_map", "exact_embed"]
     after = dict(model.named_parameters())
     assert all(not torch.equal(after[f"tiebeam.{name}"], before[f"tiebeam.{name}"]) for name in trained)
     model.eval().save_pretrained(tmp_path / "saved")
@@ -221,17 +221,30 @@ def test_a_damaged_entry_is_refused(joint, tmp_path, entry, sentence):
         tiebeam.load(tmp_path / "m")
 
 
+def test_a_joint_tie_of_version_0_1_with_exact_rows_of_the_head_is_refused(joint, tmp_path):
+    shutil.copytree(joint, tmp_path / "old")
+    weights = tmp_path / "old" / "model.tiebeam.safetensors"
+    tensors = load_file(weights)
+    save_file({**tensors, "tiebeam.exact_head": tensors["tiebeam.exact_embed"].clone()}, weights, {"format": "pt"})
+    with pytest.raises(UnreadableInput, match=r"version 0\.1.*tie SRC DST --joint"):
+        tiebeam.load(tmp_path / "old")
+
+
 def test_rows_are_not_added_to_a_joint_table(joint):
     with pytest.raises(NotImplementedError, match="before `tiebeam tie --joint`"):
         tiebeam.load(joint).resize_token_embeddings(100)
 
 
-def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path):
+def test_a_gguf_is_dequantised_for_the_transformers_engine(tmp_path, monkeypatch):
     model = build("llama", tie_word_embeddings=False, **options("llama"))
     source = open_source(write_gguf(model, tmp_path / "m.gguf"), target=tmp_path / "joint")
-    engines = [open_original(source, name, None, lambda done, total: None) for name in ("numpy", "transformers")]
+    shown: list[tuple[int, int]] = []
+    monkeypatch.setattr(joint_tie, "_LARGE", 0)
+    engines = [open_original(source, name, None, lambda *at: shown.append(at)) for name in ("numpy", "auto")]
     assert engine_name(engines[1]) == "transformers"
     assert np.allclose(engines[0].logits(IDS), engines[1].logits(IDS), atol=1e-5)
+    assert len({total for _, total in shown[-3:]}) == 1
+    assert shown[-1][0] == shown[-1][1] > 10  # a step for every tensor
 
 
 def test_a_device_that_is_not_there_is_refused_in_one_sentence(joint):

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--rank", type=click.IntRange(min=1), metavar="R", help="With --joint: columns of the table [width].")
 @click.option(
-    "--exact-rows", type=click.IntRange(min=0), default=0, metavar="N",
-    help="With --joint: store the N worst-fitted rows exactly.",
+    "--exact-rows", type=click.IntRange(min=0), metavar="N",
+    help="With --joint: store the embeddings of the N most frequent tokens exactly [30% of the rows].",
 )  # fmt: skip
 @click.option(
     "--distill", "--heal", "distill", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def command(
     source: str, target: str | None, dry_run: bool, force: bool, link: bool, no_proof: bool, engine: str,
     device: str | None, embed: str | None, head: str | None, dtype: str, as_json: bool, quiet: bool,
-    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, tokens: int, expand: bool,
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int | None, distill: float, tokens: int, expand: bool,
     texts: tuple[str, ...], yes: bool,
 ) -> None:  # fmt: skip
     """Write DST: the model SRC with one matrix for embedding and LM head, and every config level declaring it tied.
@@ -153,20 +153,22 @@ def _joint(
 
 
 def _print_spectrum(joint: JointFit, lines: list[dict[str, Any]]) -> None:
-    fitted, console = joint.fitted, render.console()
+    fitted, console, tokens = joint.fitted, render.console(), joint.calibration.tokens
+    exact, rows = len(fitted.factors.exact), len(joint.calibration.counts)
+    console.print(f"  fitted to {tokens:,} tokens; {exact:,} of {rows:,} embeddings are exact (--exact-rows)")
     console.print(
-        f"  fitted to {joint.calibration.tokens:,} tokens; original model: {fitted.before.nats:.3f} nats per token on "
-        f"{fitted.before.tokens:,} held-out tokens"
+        f"  original model: {fitted.before.nats:.3f} nats per token on {fitted.before.tokens:,} held-out tokens"
     )
-    rows = [["rank", "KL", "same next token", "nats per token", "energy kept", "saves", ""]]
+    table = [["rank", "KL", "same next token", "nats per token", "energy kept", "saves", ""]]
     for line in lines:
         about = "" if line["measured"] else "~"
-        rows.append([
+        table.append([
             f"{line['rank']:,}", f"{about}{line['kl']:.4f}", f"{about}{line['agreement']:.1%}",
             f"{about}{line['nats']:.3f}",
-            f"{line['energy']:.3%}", human(line["saved"]), "measured" if line["measured"] else "predicted",
+            f"{line['energy']:.3%}", human(line["saved"]) if line["saved"] > 0 else "none",
+            "measured" if line["measured"] else "predicted",
         ])  # fmt: skip
-    for text in render.columns(rows, ">>>>>><"):
+    for text in render.columns(table, ">>>>>><"):
         console.print(text)
 
 

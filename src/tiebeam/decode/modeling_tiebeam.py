@@ -1,8 +1,8 @@
 """A causal language model of transformers whose embedding and LM head are one table with two maps.
 
 The table S [V, R] and the maps A, B [R, D] are stored as `tiebeam.table`, `tiebeam.embed_map` and `tiebeam.head_map`.
-The embedding of token v is S[v] A; the logits of a hidden state h are (h B') S'. Some rows may be stored exactly
-(`tiebeam.exact_*`). Everything else is the model class of transformers.
+The embedding of token v is S[v] A; the logits of a hidden state h are (h B') S'. The embeddings of some tokens are
+stored as they are (`tiebeam.exact_rows`, `tiebeam.exact_embed`). Everything else is the model class of transformers.
 
 `tiebeam tie --joint` writes this file beside the weights. It needs only torch and transformers:
 
@@ -29,18 +29,17 @@ PREFIX = "Joint"
 
 
 class JointTable(nn.Module):
-    """The table, its two maps, and the rows that are stored exactly."""
+    """The table, its two maps, and the embeddings that are stored exactly."""
 
-    def __init__(self, rows: int, rank: int, width: int, exact_rows: int = 0) -> None:
+    def __init__(self, rows: int, rank: int, width: int, exact: int = 0) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(rows, rank))  # [V, R]
         self.embed_map = nn.Parameter(torch.zeros(rank, width))  # [R, D]
         self.head_map = nn.Parameter(torch.zeros(rank, width))  # [R, D]
-        if exact_rows:
-            self.exact_rows = nn.Parameter(torch.zeros(exact_rows, dtype=torch.int64), requires_grad=False)  # ascending
-            self.exact_embed = nn.Parameter(torch.zeros(exact_rows, width))  # [N, D]
-            self.exact_head = nn.Parameter(torch.zeros(exact_rows, width))  # [N, D]
-        self.exact_count = exact_rows
+        if exact:
+            self.exact_rows = nn.Parameter(torch.zeros(exact, dtype=torch.int64), requires_grad=False)  # ascending
+            self.exact_embed = nn.Parameter(torch.zeros(exact, width))  # [N, D]
+        self.exact_count = exact
 
     def lookup(self, ids: Tensor) -> Tensor:  # [...] -> [..., D]
         x = nn.functional.embedding(ids, self.table) @ self.embed_map
@@ -51,16 +50,12 @@ class JointTable(nn.Module):
         return x
 
     def score(self, h: Tensor) -> Tensor:  # [..., D] -> [..., V]
-        logits = nn.functional.linear(nn.functional.linear(h, self.head_map), self.table)
-        if self.exact_count:
-            exact = nn.functional.linear(h, self.exact_head)
-            logits = logits.index_copy(-1, self.exact_rows, exact.to(logits.dtype))
-        return logits
+        return nn.functional.linear(nn.functional.linear(h, self.head_map), self.table)
 
     def matrix(self, role: str) -> Tensor:  # "embed" or "head" -> [V, D]
         whole: Tensor = self.table @ getattr(self, f"{role}_map")
-        if self.exact_count:
-            whole = whole.index_copy(0, self.exact_rows, getattr(self, f"exact_{role}"))
+        if role == "embed" and self.exact_count:
+            whole = whole.index_copy(0, self.exact_rows, self.exact_embed.to(whole.dtype))
         return whole
 
 
@@ -123,7 +118,7 @@ def joint_class(base: Any) -> Any:
             embed, head = self.get_input_embeddings(), self.get_output_embeddings()
             rows, width = embed.weight.shape
             joint = config.tiebeam["joint"]
-            self.tiebeam = JointTable(joint.get("rows", rows), joint["rank"], width, joint.get("exact_rows", 0))
+            self.tiebeam = JointTable(joint.get("rows", rows), joint["rank"], width, joint.get("exact_embed", 0))
             self.set_input_embeddings(JointEmbedding(self.tiebeam, embed))
             self.set_output_embeddings(JointHead(self.tiebeam, head))
 

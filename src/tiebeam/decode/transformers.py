@@ -5,14 +5,16 @@ tied model (`tiebeam tie --joint`) runs on `modeling_tiebeam.py`, tiebeam's own 
 tiebeam's own reader, so every format and every file name works and nothing is unpickled. GGUF files are refused:
 transformers ignores some sizes when it converts them (head_dim), so some models would run wrong.
 
-Families differ in what they do around the head: soft caps, multipliers, projections. The engine therefore never
-calls the head itself. A hook on the head's input gives the hidden states [T, D]; to turn hidden states into logits,
-the model runs one token while the hook puts the hidden states in place of its own.
+Families differ in what they do around the head: soft caps, multipliers, projections. A hook on the head's input gives
+the hidden states [T, D]; to turn hidden states into logits, the model runs one token while the hook puts the hidden
+states in place of its own. Where that shows that the logits are the head's output alone, the head is called itself.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _UNLIMITED = 1 << 31  # recurrent models and ALiBi have no limit of their own
-_BLOCK = 1 << 16  # rows of a table at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,9 @@ class TransformersEngine(EngineBase):
     model: Any
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
-    embed_weight: torch.Tensor | None = None  # [V, D], in place of the model's own
-    head_weight: torch.Tensor | None = None  # [V, D], in place of the model's own
+    embed_table: Table | None = None  # in place of the model's own
+    head_weight: torch.Tensor | None = None  # [V, R], in place of the model's own
+    head_map: torch.Tensor | None = None  # [R, D], applied before `head_weight`
 
     @classmethod
     def open(
@@ -92,8 +94,10 @@ class TransformersEngine(EngineBase):
         head: str | None = None,
         dtype: str = "float32",
         converted: Converted | None = None,
+        lookup: Table | None = None,
     ) -> TransformersEngine:
-        _import()
+        """`lookup` takes the place of the model's embedding, which is then not held in memory."""
+        torch, _ = _import()
         checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
         if converted is not None:
             embed = head = None  # the pair has its usual names after the conversion
@@ -110,7 +114,11 @@ class TransformersEngine(EngineBase):
         )
         engine = cls(checkpoint.source, sizes, model, checkpoint)
         given = [Table(checkpoint.tensor(name).astype(np.float32)) if name else None for name in (embed, head)]
-        return engine._replaced(*given)
+        if lookup is not None:
+            part = model.get_input_embeddings()
+            empty = torch.zeros((), dtype=part.weight.dtype, device=part.weight.device).expand(part.weight.shape)
+            part.weight = torch.nn.Parameter(empty, requires_grad=False)
+        return engine._replaced(lookup or given[0], given[1])
 
     def __repr__(self) -> str:
         name = type(self.model).__name__
@@ -121,18 +129,26 @@ class TransformersEngine(EngineBase):
         return self._replaced(embed, head)
 
     def _replaced(self, embed: Table | None, head: Table | None) -> TransformersEngine:
+        """Nothing is expanded: embeddings are looked up for the tokens of a run, and the head's map is applied to the
+        hidden states."""
         if (embed or head) and getattr(self.model, JOINT, None) is not None:
             raise BadRequest('the transformers engine cannot replace the table of a joint tie; use engine="numpy"')
-        weights = [None if table is None else _whole(table, self._stored) for table in (embed, head)]
-        return replace(self, embed_weight=weights[0], head_weight=weights[1])
+        weight = through = None
+        if head is not None:
+            assert isinstance(head.rows, np.ndarray)
+            weight = _tensor(head.rows, self._stored)
+            through = None if head.map is None else _tensor(head.map, self._stored)
+        return replace(self, embed_table=embed, head_weight=weight, head_map=through)
 
     @cached_property
     def embed(self) -> Table:
-        return _table(self.model.get_input_embeddings(), self.embed_weight)
+        return self.embed_table or _table(self.model.get_input_embeddings())
 
     @cached_property
     def head(self) -> Table:
-        return _table(self.model.get_output_embeddings(), self.head_weight)
+        if self.head_weight is None:
+            return _table(self.model.get_output_embeddings())
+        return Table(_numpy(self.head_weight), None if self.head_map is None else _numpy(self.head_map))
 
     @property
     def vocab(self) -> int:
@@ -173,8 +189,32 @@ class TransformersEngine(EngineBase):
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
         states = _tensor(h, self._stored)[None]  # [1, T, D]
+        if self._bare_head:
+            return _numpy(self._score(states)[0])
         output = self._run([0], lambda _: states, use_cache=False)
         return _numpy(output.logits[0])
+
+    @cached_property
+    def _bare_head(self) -> bool:
+        """Whether the logits are the head's output and nothing else. One run of the model tells; then no further run is
+        needed to turn hidden states into logits."""
+        import torch
+
+        probe = 8 * torch.randn(2, self.spec.dim, generator=torch.Generator().manual_seed(0)).to(self._stored)[None]
+        logits = self._run([0], lambda _: probe, use_cache=False).logits
+        return torch.equal(logits, self._score(probe))
+
+    def _score(self, states: torch.Tensor) -> torch.Tensor:  # [..., D] -> [..., V]
+        import torch
+
+        head = self.model.get_output_embeddings()
+        weights = {} if self.head_weight is None else {"weight": self.head_weight}
+        with torch.no_grad():
+            logits: torch.Tensor = torch.func.functional_call(head, weights, (self._mapped(states),))
+        return logits
+
+    def _mapped(self, states: torch.Tensor) -> torch.Tensor:  # [..., D] -> [..., R]
+        return states if self.head_map is None else states @ self.head_map.T
 
     def _run(self, ids: list[int], at_head: Callable[[torch.Tensor], torch.Tensor], **options: Any) -> Any:
         """One call of the model; `at_head` sees the input of the head and returns what the head gets instead."""
@@ -185,13 +225,11 @@ class TransformersEngine(EngineBase):
         def hook(module: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             nonlocal calls
             calls += 1
-            return (at_head(arguments[0]), *arguments[1:])
+            return (self._mapped(at_head(arguments[0])), *arguments[1:])
 
         weights = {}
-        for module, weight in (
-            (self.model.get_input_embeddings(), self.embed_weight),
-            (head, self.head_weight),
-        ):
+        embed = None if self.embed_table is None else _sparse(self.embed_table, ids, self._stored)
+        for module, weight in ((self.model.get_input_embeddings(), embed), (head, self.head_weight)):
             if weight is not None:
                 name = next(name for name, found in self.model.named_modules() if found is module)
                 weights[f"{name}.weight"] = weight
@@ -347,7 +385,7 @@ def _joint_class(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
     joint = joint_entry(config.tiebeam)
     rows = checkpoint.tensors[f"{JOINT}.table"].shape[0]
     exact = exact_ids(checkpoint, rows)
-    config.tiebeam = {"joint": {**joint, "rows": rows, "exact_rows": 0 if exact is None else len(exact)}}
+    config.tiebeam = {"joint": {**joint, "rows": rows, "exact_embed": 0 if exact is None else len(exact)}}
     return joint_class(kind)
 
 
@@ -355,15 +393,14 @@ def _width(head: Any) -> int:
     return int((head.joint.head_map if hasattr(head, "joint") else head.weight).shape[1])
 
 
-def _table(part: Any, instead: torch.Tensor | None) -> Table:
-    """The embedding or the head for the numpy code; `instead` replaces its matrix."""
-    if instead is not None or not hasattr(part, "joint"):
-        return Table(_numpy(part.weight if instead is None else instead))
-    joint, role = part.joint, part.role
-    ids = exact = None
-    if joint.exact_count:
-        ids, exact = joint.exact_rows.detach().cpu().numpy(), _numpy(getattr(joint, f"exact_{role}"))
-    return Table(_numpy(joint.table), _numpy(getattr(joint, f"{role}_map")), ids, exact)
+def _table(part: Any) -> Table:
+    """The embedding or the head of the model for the numpy code."""
+    if not hasattr(part, "joint"):
+        return Table(_numpy(part.weight))
+    joint, ids, exact = part.joint, None, None
+    if part.role == "embed" and joint.exact_count:
+        ids, exact = joint.exact_rows.detach().cpu().numpy(), _numpy(joint.exact_embed)
+    return Table(_numpy(joint.table), _numpy(getattr(joint, f"{part.role}_map")), ids, exact)
 
 
 def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
@@ -373,16 +410,23 @@ def _typed(stored: Array, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype) if values.is_floating_point() else values
 
 
-def _whole(table: Table, like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
-    """A table as one matrix: its map and its exact rows applied."""
-    blocks = [np.arange(at, min(at + _BLOCK, table.vocab)) for at in range(0, table.vocab, _BLOCK)]
-    return _tensor(np.concatenate([table.lookup(ids) for ids in blocks]), like)
+def _sparse(table: Table, ids: list[int], like: torch.Tensor) -> torch.Tensor:  # -> [V, D]
+    """A matrix that has only the rows `ids`. The other pages take no memory, because nothing touches them; NumPy's own
+    zeros would be in huge pages, and every row would take 2 MB."""
+    used = np.unique(np.asarray(ids, np.int64))
+    found = table.lookup(used).astype(np.float32, copy=False)
+    shape = table.vocab, found.shape[1]
+    rows = np.frombuffer(mmap.mmap(-1, shape[0] * shape[1] * found.itemsize), np.float32).reshape(shape)
+    rows[used] = found
+    return _tensor(rows, like)
 
 
 def _tensor(values: Array, like: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(values)).to(like.device, like.dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
+        return torch.from_numpy(np.ascontiguousarray(values)).to(like.device, like.dtype)
 
 
 def _numpy(values: torch.Tensor) -> Array:

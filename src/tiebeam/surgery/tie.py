@@ -43,7 +43,7 @@ def tie(
     joint: bool = False,
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     rank: int | None = None,
-    exact_rows: int = 0,
+    exact_rows: int | None = None,
     distill: float = 0.0,
     tokens: int = 16384,
     expand: bool = False,
@@ -74,7 +74,7 @@ def tie(
     keep          "embed", "head" or "mean": the matrix to use for both
     joint         fit one table [V, rank] and two maps [rank, D] to `text` (a file, or several)
     rank          with joint: columns of the table; None: the width of the model
-    exact_rows    with joint: store this many of the worst-fitted rows exactly
+    exact_rows    with joint: embeddings of the most frequent tokens that are stored exactly; None: 30% of the rows
     distill       with joint: minutes of distillation from the original model
     tokens        with joint: how many tokens of `text` are run to calibrate
     expand        with joint: write two ordinary matrices, for loaders other than tiebeam and transformers
@@ -105,7 +105,7 @@ def tie(
 
 
 def check_tie_arguments(
-    keep: str | None, joint: bool, rank: int | None, exact_rows: int, distill: float, expand: bool
+    keep: str | None, joint: bool, rank: int | None, exact_rows: int | None, distill: float, expand: bool
 ) -> None:
     """Refuse arguments of `tie` that contradict each other."""
     if keep is not None and keep not in KEEP:

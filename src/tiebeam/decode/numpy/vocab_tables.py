@@ -32,13 +32,14 @@ JOINT = "tiebeam"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """rows [V, R] times map [R, D]; some ids may have exact rows [N, D] instead."""
+    """rows [V, R] times map [R, D]; for a lookup, some ids may have exact rows [N, D] instead."""
 
     rows: Array | LazyRows
     map: Array | None = None
     exact_ids: Ids | None = None
     """Ascending."""
-    exact: Array | None = None
+    exact: Any = None  # [N, D]
+    """Indexed by positions in `exact_ids`."""
 
     @property
     def vocab(self) -> int:
@@ -68,10 +69,7 @@ class Scorer:
     map: Linear | None
 
     def __call__(self, h: Array) -> Array:  # [T, D] -> [T, V]
-        logits = self.rows(h if self.map is None else self.map(h))
-        if self.table.exact_ids is not None and self.table.exact is not None:
-            logits[:, self.table.exact_ids] = h @ self.table.exact.T
-        return logits
+        return self.rows(h if self.map is None else self.map(h))
 
 
 def open_tables(
@@ -169,20 +167,17 @@ def _with_maps(
 
 
 def _open_joint(weights: Weights, spec: Spec, joint: Any) -> tuple[Table, Table, tuple[str, ...]]:
-    """S [V, R] with two maps [R, D], and the rows that are exact."""
+    """S [V, R] with two maps [R, D], and the embeddings that are stored exactly."""
     rank = joint_entry({"joint": joint})["rank"]
     V = _padded(weights.checkpoint, spec, f"{JOINT}.table") if weights.has(f"{JOINT}.table") else spec.vocab
     rows = weights.matrix(f"{JOINT}.table", (V, rank))
-    tables = []
     ids = exact_ids(weights.checkpoint, V)
     weights.used.add(f"{JOINT}.exact_rows")
-    for role in ("embed", "head"):
-        shape = (rank, spec.dim)
-        exact = None
-        if ids is not None and len(ids):
-            exact = weights.matrix(f"{JOINT}.exact_{role}", (len(ids), spec.dim))
-        tables.append(Table(rows, weights.matrix(f"{JOINT}.{role}_map", shape), ids, exact))
-    return tables[0], tables[1], ()
+    embed_map, head_map = (weights.matrix(f"{JOINT}.{role}_map", (rank, spec.dim)) for role in ("embed", "head"))
+    exact = None
+    if ids is not None and len(ids):
+        exact = weights.matrix(f"{JOINT}.exact_embed", (len(ids), spec.dim))
+    return Table(rows, embed_map, ids, exact), Table(rows, head_map), ()
 
 
 def joint_entry(entry: Any) -> Mapping[str, Any]:
@@ -195,8 +190,13 @@ def joint_entry(entry: Any) -> Mapping[str, Any]:
 
 
 def exact_ids(checkpoint: Checkpoint, vocab: int) -> Ids | None:
-    """The ids of the rows that a joint tie stores exactly, ascending; None where it stores none."""
+    """The ids of the embeddings that a joint tie stores exactly, ascending; None where it stores none."""
     name = f"{JOINT}.exact_rows"
+    if f"{JOINT}.exact_head" in checkpoint.tensors:
+        raise UnreadableInput(
+            f"{checkpoint.source} is a joint tie of version 0.1, with exact rows of both matrices; write it again from "
+            "the original model: tiebeam tie SRC DST --joint --text FILE"
+        )
     if name not in checkpoint.tensors:
         return None
     stored = checkpoint.tensor(name)

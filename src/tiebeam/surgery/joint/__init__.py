@@ -22,6 +22,10 @@ the eigenvectors of the Gram matrix [2D, 2D]:
 The weights enter only G: S is a projection of every row, whether the text contains it or not. G needs E'wE, E'wW and
 W'wW, three D x D sums over rows that one pass in blocks collects; balance and metric are applied to the sums. The
 energy of the discarded eigenvalues is the weighted error itself. At R = 2D nothing is discarded: the result is exact.
+
+For the most frequent tokens the embedding is stored beside the table. Their rows leave the sums, and there the table
+serves the head alone: s_v is the s with the least |(w_v - s B) C^1/2|, which is 0 where B is invertible (R >= D). So
+both matrices are exact at these rows, and the table's errors are left to the rare ones.
 """
 
 from tiebeam.surgery.joint.calibration import Calibration, calibrate

@@ -5,8 +5,8 @@ the model weigh the errors of the head, and cover likely tokens that the text do
 all other rows from collapsing. A power below one evens the weights out, which helps on other kinds of text. What each
 part is worth: docs/joint.md.
 
-The layers are run once over the text. The hidden states are kept, so that everything about the head can be fitted and
-compared afterwards without running a layer again.
+The layers are run once over the text. Only the hidden states of the held-out part are kept: there everything about the
+head is compared afterwards without running a layer again.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ HELD_OUT_TOKENS = 3072
 _FEWEST_TOKENS = 256
 _RUN = 512  # tokens per forward pass
 _HELD_OUT = 8  # an eighth of the text is held out
+_FULL = 16384  # tokens of a file from which on it counts as much as any longer one
+_PIECE = 1 << 18  # characters that are encoded at a time
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`counts` [V] of all tokens that are not held out. Over `runs`, whose final hidden states [t, D] are `hidden`:
-    `predicted` [V], the mean of the predicted probabilities, and `C` [D, D], the second moment of the hidden states.
-    `held_out` runs are for evaluation."""
+    """`counts` [V] of all tokens that are not held out. Over `runs`: `predicted` [V], the mean of the predicted
+    probabilities, and `C` [D, D], the second moment of the final hidden states. `held_out` runs are for evaluation;
+    their hidden states [t - 1, D] are kept."""
 
     counts: Array
     predicted: Array
     C: Array
     runs: Runs
-    hidden: list[Array]
     held_out: Runs
     held_out_hidden: list[Array]
     tokens: int
@@ -89,26 +90,24 @@ def calibrate(
             "of text similar to what the model will read"
         )
     length = min(_RUN, engine.spec.context, max(32, tokens // _HELD_OUT))
-    fitted, held_out = (_runs(side, length, start) for side in (fitted_ids, held_out_ids))
+    fitted, held_out = ([_runs(ids, length, start) for ids in side] for side in (fitted_ids, held_out_ids))
     V, D = engine.vocab, engine.spec.dim
-    counts = sum((np.bincount(np.asarray(run, np.int64), minlength=V)[:V] for run in fitted), np.zeros(V))
+    counts = _counts(fitted, V)
     chosen, apart = spread(fitted, most), spread(held_out, held_out_most)
     C, predicted, positions = np.zeros((D, D)), np.zeros(V), 0
-    hidden: list[Array] = []
     total = len(chosen) + len(apart)
     progress(0, total)
-    for run in chosen:
+    for done, run in enumerate(chosen, 1):
         h = engine.hidden(run)  # [t, D]
         C += h.T @ h
         predicted += _mean_prediction(engine, h)
         positions += len(h)
-        hidden.append(h)
-        progress(len(hidden), total)
+        progress(done, total)
     held_out_hidden: list[Array] = []
-    for run in apart:
+    for done, run in enumerate(apart, len(chosen) + 1):
         held_out_hidden.append(engine.hidden(run[:-1]))
-        progress(len(hidden) + len(held_out_hidden), total)
-    return Calibration(counts, predicted / positions, C / positions, chosen, hidden, apart, held_out_hidden, tokens)
+        progress(done, total)
+    return Calibration(counts, predicted / positions, C / positions, chosen, apart, held_out_hidden, tokens)
 
 
 def split_documents(texts: list[str]) -> tuple[list[str], list[str]]:
@@ -148,29 +147,66 @@ def start_ids(engine: Engine) -> list[int]:
     return ids[:end]
 
 
-def spread(runs: Runs, most: int) -> Runs:
-    """Runs of at most `most` tokens in total, spread evenly over the text."""
-    wanted = max(1, most // max(1, len(runs[0]))) if runs else 0
-    if len(runs) <= wanted:
-        return runs
-    return [runs[(2 * i + 1) * len(runs) // (2 * wanted)] for i in range(wanted)]
+def spread(files: list[Runs], most: int) -> Runs:
+    """Runs of at most `most` tokens in total: as many of each file, as far as it has them, spread evenly over it.
+
+    >>> spread([[[1, 2], [3, 4], [5, 6], [7, 8]], [[9, 9]]], 6)
+    [[3, 4], [7, 8], [9, 9]]
+    """
+    files = [runs for runs in files if runs]
+    wanted = max(1, most // max((len(run) for runs in files for run in runs), default=1))
+    files = _evenly(files, wanted)
+    numbers = [0] * len(files)
+    while sum(numbers) < min(wanted, sum(map(len, files))):
+        fewest = min(n for n, runs in zip(numbers, files, strict=True) if n < len(runs))
+        at = next(i for i, runs in enumerate(files) if numbers[i] == fewest < len(runs))
+        numbers[at] += 1
+    return [run for runs, n in zip(files, numbers, strict=True) for run in _evenly(runs, n)]
+
+
+def _evenly(items: list[Any], number: int) -> list[Any]:
+    if len(items) <= number:
+        return items
+    return [items[(2 * i + 1) * len(items) // (2 * number)] for i in range(number)]
+
+
+def _counts(files: list[Runs], vocab: int) -> Array:  # -> [V]
+    """How often each token occurs. Long files count alike, whatever their length: of one kind of text
+    there may be ten times as much as of another. Short ones count less. The sum is the number of tokens."""
+    counts, tokens = np.zeros(vocab), 0
+    for runs in files:
+        here = sum((np.bincount(np.asarray(run, np.int64), minlength=vocab)[:vocab] for run in runs), np.zeros(vocab))
+        tokens += int(here.sum())
+        counts += here / max(here.sum(), _FULL)
+    scaled: Array = counts * (tokens / max(counts.sum(), 1e-30))
+    return scaled
 
 
 def _encode(engine: Engine, text: str, start: list[int]) -> list[int]:
-    ids = engine.encode(text) if text else []
-    return ids[len(start) :] if start and ids[: len(start)] == start else ids
+    """The ids without the start token. A long text is encoded in pieces of whole lines, because a tokenizer needs about
+    a hundred bytes of memory for every character."""
+    found: list[int] = []
+    at = 0
+    while at < len(text):
+        end = at + _PIECE
+        if end < len(text):
+            end = text.rfind("\n", at, end) + 1 or max(text.rfind(" ", at + 1, end), 0) or end
+        ids = engine.encode(text[at:end])
+        found += ids[len(start) :] if start and ids[: len(start)] == start else ids
+        at = end
+    return found
 
 
-def _runs(texts: list[list[int]], length: int, start: list[int]) -> Runs:
+def _runs(ids: list[int], length: int, start: list[int]) -> Runs:
     """Pieces of `length` tokens, each after the start token: so the model meets every text it reads."""
     step = max(1, length - len(start))
-    pieces = [ids[at : at + step] for ids in texts for at in range(0, len(ids), step)]
+    pieces = [ids[at : at + step] for at in range(0, len(ids), step)]
     return [[*start, *piece] for piece in pieces if len(piece) > 1]
 
 
 def _mean_prediction(engine: Engine, h: Array) -> Array:  # [t, D] -> [V], summed over t
     total = np.zeros(engine.vocab)
-    step = max(1, (1 << 23) // engine.vocab)
+    step = max(1, (1 << 22) // engine.vocab)
     for start in range(0, len(h), step):
         logits = engine.unembed(h[start : start + step])  # [s, V]
         total += softmax(logits).sum(axis=0, dtype=np.float64)

@@ -14,11 +14,12 @@ Rows = Callable[[int, int], tuple[Array, Array]]
 """(start, stop) -> rows of E and of W, float32 [n, D] each."""
 
 _BLOCK = 1 << 22  # elements in one block of rows
+_RIDGE = 1e-6  # relative to the mean, where a table row serves the head alone
 
 
 @dataclass(frozen=True)
 class Moments:
-    """E'wE, E'wW and W'wW [D, D] each, in float64, and their row weights w [V], which sum to 1."""
+    """E'wE, E'wW and W'wW [D, D] each, and their row weights w [V], which sum to 1."""
 
     embed: Array
     cross: Array
@@ -38,7 +39,7 @@ def row_blocks(vocab: int, dim: int) -> Iterator[tuple[int, int]]:
 def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], None] = lambda n: None) -> Moments:
     """One pass over the rows in blocks: products in float32 above D = 1024, sums in float64."""
     embed, cross, head = (np.zeros((dim, dim)) for _ in range(3))
-    precision = np.float64 if dim <= 1024 else np.float32
+    precision = _precision(dim)
     for start, stop in row_blocks(len(weights), dim):
         e, w = rows(start, stop)
         scaled = weights[start:stop, None].astype(precision)
@@ -47,24 +48,21 @@ def moments_of(rows: Rows, weights: Array, dim: int, progress: Callable[[int], N
         cross += e.T @ (scaled * w)
         head += w.T @ (scaled * w)
         progress(stop - start)
-    return Moments(embed, cross, head, weights)
+    sums = [x.astype(precision, copy=False) for x in (embed, cross, head)]
+    return Moments(sums[0], sums[1], sums[2], weights)
 
 
-def without_rows(moments: Moments, rows: Rows, ids: Array) -> Moments:
-    """The sums without the rows `ids`, which are stored exactly and so are not fitted."""
-    pairs = [rows(i, i + 1) for i in ids.tolist()]
-    E, W = (np.concatenate([pair[which] for pair in pairs]) for which in (0, 1))
-    gone = moments_of(lambda start, stop: (E[start:stop], W[start:stop]), moments.weights[ids], moments.dim)
-    weights = moments.weights.copy()
-    weights[ids] = 0.0
-    return Moments(moments.embed - gone.embed, moments.cross - gone.cross, moments.head - gone.head, weights)
+def _precision(dim: int) -> type[np.floating[Any]]:
+    """float32 for large models: it takes half of the time, and the metric is far from singular."""
+    return np.float64 if dim <= 1024 else np.float32
 
 
 def square_roots(C: Array) -> tuple[Array, Array]:  # [D, D] -> C^1/2, C^-1/2
     values, vectors = np.linalg.eigh(C)
     values = np.maximum(values, values.max() * 1e-12)
-    half = np.sqrt(values)
-    return (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
+    half, precision = np.sqrt(values), _precision(len(C))
+    root, inverse_root = (vectors * half) @ vectors.T, (vectors / half) @ vectors.T
+    return root.astype(precision, copy=False), inverse_root.astype(precision, copy=False)
 
 
 @dataclass(frozen=True)
@@ -77,15 +75,8 @@ class Spectrum:
     root: Array
     inverse_root: Array
 
-    @property
-    def total(self) -> float:
-        return float(self.values.sum())
-
-    def kept(self, rank: int) -> float:
-        """The fraction of the weighted energy that rank `rank` keeps."""
-        return float(self.values[:rank].sum()) / self.total if self.total else 1.0
-
-    def factors(self, rank: int) -> Factors:
+    def factors(self, rank: int, exact: Array | None = None) -> Factors:
+        """`exact` are the ids of the rows whose embedding is stored beside the table, ascending."""
         dim = len(self.values) // 2
         Q1, Q2 = self.vectors[:dim, :rank], self.vectors[dim:, :rank]  # [D, R] each
         return Factors(
@@ -93,14 +84,30 @@ class Spectrum:
             from_head=(self.root @ Q2).astype(np.float32),
             embed_map=(Q1.T / self.balance).astype(np.float32),
             head_map=(Q2.T @ self.inverse_root).astype(np.float32),
+            exact=np.zeros(0, np.int64) if exact is None else exact,
+            head_alone=None if exact is None or not len(exact) else (self.root @ _ridge_inverse(Q2)).astype(np.float32),
         )
+
+
+def _ridge_inverse(Q: Array) -> Array:  # [D, R] -> [D, R]
+    """The map from a row x to the r with the least |x - r Q'|, and small where several are equally good."""
+    gram = Q @ Q.T if len(Q) <= Q.shape[1] else Q.T @ Q
+    gram[np.diag_indices_from(gram)] += _RIDGE * np.trace(gram) / len(gram)
+    solved: Array = np.linalg.solve(gram, Q) if len(Q) <= Q.shape[1] else np.linalg.solve(gram, Q.T).T
+    return solved
+
+
+def kept(values: Array, rank: int) -> float:
+    """The fraction of the weighted energy that rank `rank` keeps, from all eigenvalues, largest first."""
+    total = float(values.sum())
+    return float(values[:rank].sum()) / total if total else 1.0
 
 
 def spectrum_of(moments: Moments, roots: tuple[Array, Array], balance: float) -> Spectrum:
     """`balance` scales the error of the embedding relative to the error of the head in its metric."""
     root, inverse_root = roots
     D = moments.dim
-    gram = np.empty((2 * D, 2 * D))
+    gram = np.empty((2 * D, 2 * D), _precision(D))
     gram[D:, D:] = root @ moments.head @ root
     gram[:D, :D] = balance * balance * moments.embed
     gram[:D, D:] = balance * (moments.cross @ root)
@@ -131,12 +138,15 @@ def _eigh(gram: Array) -> tuple[Array, Array]:
 class Factors:
     """S = E from_embed + W from_head; E ~ S embed_map, W ~ S head_map.
 
-    After distillation the table is no longer such a sum; it is then stored whole in `trained`."""
+    The embeddings of the rows `exact` are stored beside the table, so there S = W head_alone. After distillation the
+    table is no longer such a sum; it is then stored whole in `trained`."""
 
     from_embed: Array  # [D, R]
     from_head: Array  # [D, R]
     embed_map: Array  # [R, D]
     head_map: Array  # [R, D]
+    exact: Array  # [N] ids, ascending
+    head_alone: Array | None = None  # [D, R]
     trained: Array | None = None  # [V, R]
 
     @property
@@ -145,31 +155,31 @@ class Factors:
 
     def rows(self, pair: Rows, start: int, stop: int) -> Array:  # -> [stop - start, R]
         """Rows of the table S."""
-        return self.table(*pair(start, stop)) if self.trained is None else self.trained[start:stop]
-
-    def table(self, e: Array, w: Array) -> Array:  # [n, D], [n, D] -> [n, R]
-        """Rows of S from the same rows of E and W."""
-        result: Array = (
+        if self.trained is not None:
+            return self.trained[start:stop]
+        e, w = pair(start, stop)
+        table: Array = (
             e.astype(np.float32, copy=False) @ self.from_embed + w.astype(np.float32, copy=False) @ self.from_head
         )
-        return result
+        here = self.exact_between(start, stop)
+        if self.head_alone is not None and len(here):
+            table[here] = w[here].astype(np.float32, copy=False) @ self.head_alone
+        return table
+
+    def exact_between(self, start: int, stop: int) -> Array:
+        """The ids of the exact rows in a block, counted from its start."""
+        low, high = np.searchsorted(self.exact, (start, stop))
+        return self.exact[low:high] - start
+
+    def exact_embed(self, pair: Rows, vocab: int, dim: int) -> Iterator[Array]:  # -> [n, D], N rows in all
+        """The embeddings that are stored beside the table, in blocks."""
+        for start, stop in row_blocks(vocab, dim):
+            here = self.exact_between(start, stop)
+            if len(here):
+                yield pair(start, stop)[0][here]
 
 
 def factors_of(moments: Moments, C: Array | None, rank: int, balance: float = 1.0) -> Factors:
     """Factors from sums, metric (None: identity), rank, and balance relative to equal energy."""
     roots = (np.eye(moments.dim), np.eye(moments.dim)) if C is None else square_roots(C)
     return spectrum_of(moments, roots, balance * equal_energy(moments, roots[0])).factors(rank)
-
-
-def row_errors(rows: Rows, spectrum: Spectrum, rank: int, weights: Array) -> Array:  # -> [V]
-    """The contribution of each row to the weighted error: its energy in the discarded directions."""
-    dim = len(spectrum.values) // 2
-    discarded = spectrum.vectors[:, rank:].astype(np.float32)  # [2D, 2D - R]
-    from_embed = spectrum.balance * discarded[:dim]
-    from_head = (spectrum.root @ discarded[dim:]).astype(np.float32)
-    errors = np.zeros(len(weights))
-    for start, stop in row_blocks(len(weights), dim):
-        e, w = rows(start, stop)
-        outside = e @ from_embed + w @ from_head  # [n, 2D - R]
-        errors[start:stop] = np.einsum("nr,nr->n", outside, outside, dtype=np.float64)
-    return errors * weights

@@ -83,13 +83,13 @@ def _distill(
     state = _State(torch, rows, calibration, fitted)
     if keep_at is not None:
         state.load(keep_at)
-    teacher = calibration.hidden  # [t, D] each
+    teacher = [decoder.hidden(run) for run in calibration.runs]  # [t, D] each
     W = torch.from_numpy(np.concatenate([rows(*block)[1] for block in row_blocks(len(calibration.counts), state.dim)]))
     E = torch.from_numpy(np.concatenate([rows(*block)[0] for block in row_blocks(len(calibration.counts), state.dim)]))
     scales = decoder.spec.scales
 
     def joint_model() -> Engine:
-        return decoder.with_tables(*tables_of(rows, len(E), state.factors(fitted), fitted.exact))
+        return decoder.with_tables(*tables_of(rows, len(E), state.factors(fitted), decoder.embed))
 
     best = fitted
     if state.rounds:
@@ -163,7 +163,7 @@ class _State:
         self.torch = torch
         self.dim = len(calibration.C)
         self.sensitivity = fitted.sensitivity
-        self.exact = torch.from_numpy(fitted.exact)
+        self.exact = torch.from_numpy(fitted.factors.exact)
         factors, V = fitted.factors, len(calibration.counts)
         table = np.concatenate([factors.rows(rows, *block) for block in row_blocks(V, self.dim)])
         start = {"table": table, "embed_map": factors.embed_map, "head_map": factors.head_map}
@@ -187,11 +187,10 @@ class _State:
             with torch.no_grad():
                 target = _log_softmax(torch, h[part] @ W.T, scales)  # [s, V]
             logits = (g[part] @ B.T) @ S.T  # [s, V]
-            if len(self.exact):
-                logits = logits.index_copy(1, self.exact, g[part] @ W[self.exact].T)
             kl = (target.exp() * (target - _log_softmax(torch, logits, scales))).sum(1).mean()
-            wrong = E[ids[part]] - S[ids[part]] @ A
-            loss = kl + 0.5 * self.sensitivity * wrong.square().sum(1).mean()
+            fitted = ids[part][~torch.isin(ids[part], self.exact)]
+            wrong = E[fitted] - S[fitted] @ A
+            loss = kl + 0.5 * self.sensitivity * wrong.square().sum() / len(ids[part])
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tiebeam.decode import Engine
 
 Array = NDArray[Any]
-_LOGITS = 1 << 22  # elements in one block of logits
+_LOGITS = 1 << 21  # elements in one block of logits
 _NORMAL = 1.96  # a 95% confidence interval, in standard errors
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 TABLE, EMBED_MAP, HEAD_MAP = JOINT_TABLE, "tiebeam.embed_map", "tiebeam.head_map"
-EXACT = "tiebeam.exact_rows", "tiebeam.exact_embed", "tiebeam.exact_head"
+EXACT_ROWS, EXACT_EMBED = "tiebeam.exact_rows", "tiebeam.exact_embed"
 
 
 def pair_rows(source: Source) -> tuple[Rows, int, int]:
@@ -66,16 +66,14 @@ def plan_joint(source: Source, fitted: Fit) -> Plan:
         _small(EMBED_MAP, factors.embed_map),
         _small(HEAD_MAP, factors.head_map),
     ]
-    if len(fitted.exact):
-        ids = np.ascontiguousarray(fitted.exact, "<i8")
-        kept = [rows(int(i), int(i) + 1) for i in ids]
-        entries.append(Entry(EXACT[0], "I64", ids.shape, Made.of(ids.tobytes())))
-        for name, which in zip(EXACT[1:], (0, 1), strict=True):
-            raw = dtypes.encode(dtype, np.concatenate([pair[which] for pair in kept]))
-            entries.append(Entry(name, dtype, (len(ids), D), Made.of(raw)))
+    if len(factors.exact):
+        ids = np.ascontiguousarray(factors.exact, "<i8")
+        entries.append(Entry(EXACT_ROWS, "I64", ids.shape, Made.of(ids.tobytes())))
+        exact = Made(_size(dtype, (len(ids), D)), partial(_encoded, dtype, partial(factors.exact_embed, rows, V, D)))
+        entries.append(Entry(EXACT_EMBED, dtype, (len(ids), D), exact))
     assert source.embed
     assert source.head
-    about = {"joint": {"rank": R, "rows": V, "exact_rows": len(fitted.exact), "version": __version__}}
+    about = {"joint": {"rank": R, "rows": V, "exact_embed": len(factors.exact), "version": __version__}}
     code, config = _modeling_code(source)
     edit = Edit(
         drop=frozenset({source.embed, source.head}), add=tuple(entries), config={("tiebeam",): about, **config},
@@ -89,14 +87,14 @@ def plan_joint(source: Source, fitted: Fit) -> Plan:
 def plan_expand(source: Source, fitted: Fit) -> Plan:
     """Plan to replace the pair by the two matrices S A and S B, which any loader reads."""
     rows, V, D = pair_rows(source)
-    factors, exact = fitted.factors, fitted.exact
+    factors = fitted.factors
     assert source.embed
     assert source.head
     stored = {entry.name: entry for shard in source.layout.shards for entry in shard.entries}
     entries = []
     for name, through, which in ((source.embed, factors.embed_map, 0), (source.head, factors.head_map, 1)):
         dtype = _float_dtype(source, name)
-        made = _expanded(rows, V, D, factors, _float_dtype(source), through, exact, which)
+        made = _expanded(rows, V, D, factors, _float_dtype(source), through, which)
         content = Made(stored[name].nbytes, partial(_encoded, dtype, made))
         entries.append(Entry(name, dtype, (V, D), content))
     edit = Edit(drop=frozenset({source.embed, source.head}), add=tuple(entries)) | set_flag(source, False)
@@ -106,6 +104,7 @@ def plan_expand(source: Source, fitted: Fit) -> Plan:
 def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
     """The embedding and the head of a written model, in either form, without its layers."""
     from tiebeam.decode import Table
+    from tiebeam.decode.numpy.load_weights import Weights
     from tiebeam.decode.numpy.vocab_tables import exact_ids
 
     def read(name: str) -> Array:
@@ -118,8 +117,10 @@ def stored_tables(result: Checkpoint) -> tuple[Table, Table]:
         return Table(read(pair.embed.name)), Table(read(pair.head.name))
     rows = read(TABLE)
     ids = exact_ids(result, len(rows))
-    exact = (None, None) if ids is None else tuple(read(name) for name in EXACT[1:])
-    return Table(rows, read(EMBED_MAP), ids, exact[0]), Table(rows, read(HEAD_MAP), ids, exact[1])
+    exact = None
+    if ids is not None:
+        exact = Weights(result).rows_on_demand(EXACT_EMBED, (len(ids), result.tensors[EXACT_EMBED].shape[1]))
+    return Table(rows, read(EMBED_MAP), ids, exact), Table(rows, read(HEAD_MAP))
 
 
 def _modeling_code(source: Source) -> tuple[dict[str, bytes], dict[tuple[str, ...], Any]]:
@@ -168,19 +169,17 @@ def _encoded(dtype: str, blocks: Callable[[], Iterator[Array]]) -> Iterator[byte
 
 
 def _expanded(
-    rows: Rows, vocab: int, dim: int, factors: Factors, stored: str, through: Array, exact: Array, which: int
+    rows: Rows, vocab: int, dim: int, factors: Factors, stored: str, through: Array, which: int
 ) -> Callable[[], Iterator[Array]]:
     """Rows of the embedding (`which` 0) or head (1) as the joint form gives them, its table rounded to `stored`."""
-    keep = set(exact.tolist())
 
     def blocks() -> Iterator[Array]:
         for start, stop in row_blocks(vocab, dim):
-            pair = rows(start, stop)
             raw = dtypes.encode(stored, factors.rows(rows, start, stop))
             block = dtypes.decode(stored, raw, (stop - start, factors.rank)).astype(np.float32) @ through
-            for i in range(start, stop):
-                if i in keep:
-                    block[i - start] = pair[which][i - start]
+            here = factors.exact_between(start, stop)
+            if which == 0 and len(here):
+                block[here] = rows(start, stop)[0][here]
             yield block
 
     return blocks

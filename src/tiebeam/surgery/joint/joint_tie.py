@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tiebeam._memory import trim_memory
 from tiebeam.checkpoint import Checkpoint, dtypes
 from tiebeam.checkpoint.write.copy_bytes import Made
 from tiebeam.decode.numpy.ops import log_softmax
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.joint.distill import Distilled
 
 _SLACK = 0.02  # what rounding the table to its stored dtype may change: nats of KL, and share of the embeddings
+_LARGE = 10**8  # parameters
 _CHECKED = 128  # positions and rows on which the written tables are compared with the fitted ones
 
 
@@ -97,12 +100,15 @@ class JointFit:
         compared when they were copied, so they are not loaded a second time."""
         rows, V, _ = pair_rows(self.source)
         original, states = self.held_out.original, self.held_out.states[0][:_CHECKED]
-        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors, self.fitted.exact))
-        written = original.with_tables(*stored_tables(result))
-        p, q = (log_softmax(engine.unembed(states)) for engine in (planned, written))
         ids = np.arange(0, V, max(1, V // _CHECKED))
-        e, f = (engine.embed.lookup(ids) for engine in (planned, written))
+        planned = original.with_tables(*tables_of(rows, V, self.fitted.factors, original.embed))
+        p, e = log_softmax(planned.unembed(states)), planned.embed.lookup(ids)
+        del planned  # one table in memory at a time
+        trim_memory()
+        written = original.with_tables(*stored_tables(result))
+        q, f = log_softmax(written.unembed(states)), written.embed.lookup(ids)
         apart, wrong = float((np.exp(p) * (p - q)).sum(1).mean()), float(np.linalg.norm(e - f) / np.linalg.norm(e))
+        del p, q, e, f
         if not (apart < _SLACK and wrong < _SLACK):
             raise ProofFailed(
                 f"the written tables differ from the fitted ones: a KL of {apart:.4f} nats per token, embeddings off "
@@ -124,7 +130,7 @@ def fit_joint(
     recipe: Recipe | None = None,
     *,
     rank: int | None = None,
-    exact_rows: int = 0,
+    exact_rows: int | None = None,
     tokens: int = TOKENS,
     confirm: bool = True,
     progress: Progress | None = None,
@@ -133,14 +139,14 @@ def fit_joint(
 ) -> JointFit:
     """Calibrate on `text` (one text, or one per file) and fit.
 
-    Without `recipe`, the default one with `rank` (None: the model's width). `tokens` are run to calibrate. `confirm`:
-    run the fitted model; without it, only the written model is run.
+    Without `recipe`, the default one with `rank` (None: the model's width) and `exact_rows` (None: 30% of them).
+    `tokens` are run to calibrate. `confirm`: run the fitted model; without it, only the written model is run.
     """
     rows, V, D = pair_rows(source)
     recipe = recipe or Recipe(rank or D, exact_rows=exact_rows)
     if not 1 <= recipe.rank <= 2 * D:
         raise BadRequest(f"rank={recipe.rank} must be between 1 and {2 * D:,}, twice the width (which is exact)")
-    if recipe.exact_rows > V:
+    if recipe.exact_rows is not None and recipe.exact_rows > V:
         raise BadRequest(f"exact_rows={recipe.exact_rows} exceeds the vocabulary of {V:,}")
     if text is None:
         raise BadRequest(
@@ -150,32 +156,49 @@ def fit_joint(
     original = open_original(source, engine, device, _stage(progress, "opening the model"))
     calibration = calibrate(original, text, tokens, progress=_stage(progress, "calibrating"))
     held_out = HeldOut(original, calibration.held_out, calibration.held_out_hidden)
+    trim_memory()
     fitted = fit(held_out, rows, calibration, recipe, progress or no_progress, confirm)
+    trim_memory()
     return JointFit(source, held_out, calibration, fitted, device, progress)
 
 
 def open_original(source: Source, engine: str, device: str | None, progress: Callable[[int, int], None]) -> Engine:
-    """The engine that runs the source: transformers on a device, or if asked for. A GGUF is dequantised for it."""
-    from tiebeam.decode import open_engine
-    from tiebeam.decode.transformers import Converted
+    """The engine that runs the source. A GGUF is dequantised for transformers.
+
+    "auto" takes transformers for a large model, where it is installed and runs it: thousands of tokens go through
+    every layer, and torch takes less than half of the time."""
+    from tiebeam.decode import Table, open_engine
+    from tiebeam.decode.numpy.load_weights import Weights
+    from tiebeam.decode.transformers import Converted, TransformersEngine
 
     pair = source.report.pair
     assert pair.embed
     assert pair.head
     options: dict[str, Any] = {"embed": pair.embed.name, "head": pair.head.name, "progress": progress}
     if source.converted and source.checkpoint.format == "gguf":
-        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source))
+        options["converted"] = Converted(source.layout.config or {}, lambda: _tensors(source, progress))
+    if engine == "auto" and source.report.params.stored >= _LARGE:
+        progress(0, 1)
+        rows = Weights(source.checkpoint).rows_on_demand(pair.embed.name, (pair.embed.rows, pair.embed.dim))
+        with suppress(UnreadableInput):  # not installed, or it does not run this model
+            return TransformersEngine.open(
+                source.checkpoint, device=device or "cpu", embed=pair.embed.name, head=pair.head.name,
+                converted=options.get("converted"), lookup=Table(rows),
+            )  # fmt: skip
     try:
         return open_engine(source.checkpoint, engine=engine, device=device, **options)
     except UnreadableInput as error:
         raise UnreadableInput(f"joint=True must run the model to calibrate, which is not possible: {error}") from None
 
 
-def _tensors(source: Source) -> Iterator[tuple[str, Any]]:
+def _tensors(source: Source, progress: Callable[[int, int], None]) -> Iterator[tuple[str, Any]]:
     """The tensors of a GGUF as they will be written, for an engine that does not read GGUF."""
-    for entry in (entry for shard in source.layout.shards for entry in shard.entries):
+    entries = [entry for shard in source.layout.shards for entry in shard.entries]
+    for done, entry in enumerate(entries):
+        progress(done, len(entries))
         assert isinstance(entry.content, Made)
         yield entry.name, dtypes.decode(entry.dtype, b"".join(entry.content.blocks()), entry.shape)
+    progress(len(entries), len(entries))
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:

@@ -180,7 +180,7 @@ class _Measurement:
             progress=lambda done, total: self._advance(self._calibration_work / total),
         )  # fmt: skip
         runs = calibration.held_out
-        runs = spread(runs[::2] + runs[1::2], self.tokens + 1)
+        runs = spread([runs[::2] + runs[1::2]], self.tokens + 1)
         states = np.concatenate([self._hidden(self.engine, run) for run in runs])
         targets = np.concatenate([np.asarray(run[1:]) for run in runs])
         half = runs[: max(1, len(runs) // 2)]
