@@ -85,11 +85,17 @@ def test_the_best_between_the_candidates_is_the_minimum_of_a_parabola():
 
 
 def test_no_candidate_is_trained_twice(runs):
-    polls: list[int] = []  # one per step
-    embed, head = sweep(runs[1:], 3, interrupted=lambda: bool(polls.append(1)))
+    polls = 0  # one per step
+
+    def never() -> bool:
+        nonlocal polls
+        polls += 1
+        return False
+
+    embed, head = sweep(runs[1:], 3, interrupted=never)
     default = runs[1].settings.learning_rates.head
     assert head.bpb[head.rates.index(default)] == min(loss for loss in embed.bpb if loss is not None)
-    assert len(polls) == 3 * (len(embed.rates) + len(head.rates) - 1)
+    assert polls == 3 * (len(embed.rates) + len(head.rates) - 1)
 
 
 def test_an_interrupted_sweep_keeps_what_it_has(corpus, tiny, tmp_path):

@@ -16,7 +16,7 @@ def gap(share, difference):
 
 
 def cell(params):
-    return Cell("c", 64, 2048, "tied", 0, params, 1, 0.2, 1, None, 1, 1, 1, 1.0, 1, 1.0, 2.0, (), (), {})
+    return Cell("c", 64, 2048, "tied", 0, params, 1, 0.2, 1, None, 1, 1, 1, 1.0, 1, 1.0, 2.0, (), (), {}, "")
 
 
 GAPS = [gap(0.30, -0.06), gap(0.20, -0.04), gap(0.10, -0.02)]
