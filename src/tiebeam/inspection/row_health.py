@@ -145,8 +145,11 @@ def classify_rows(checkpoint: Checkpoint, name: str, ids: int | None) -> tuple[f
     """(median norm, {kind: rows}) of one matrix; `ids` are the tokenizer's: the rows from there on are padding."""
     import numpy as np
 
+    V, D = checkpoint.tensors[name].shape
+    if not V or not D:  # no numbers to judge; the other dimension may be of any size
+        return 0.0, {}
     stats = _pass(checkpoint, name)
-    norms, V = stats.norms, checkpoint.tensors[name].shape[0]
+    norms = stats.norms
     kind = np.full(V, "", dtype="<U9")
     broken = ~np.isfinite(norms)
     if broken.any():
