@@ -6,14 +6,10 @@ best rates follow the width. `--start` is where the grids of tied embedding, unt
 (in italics) instead of at the defaults; `--defaults` trains the defaults only; `--out` keeps what was swept for the
 next call.
 
-    python bench/learning_rates.py [--widths 64,128,256,512] [--start 0.05,0.15,0.008] [--defaults] [--out sweep.json]
+    python bench/recipe/learning_rates.py [--widths 64,128,256,512] [--start 0.05,0.15,0.008] [--defaults] [--out FILE]
 """
 
 from __future__ import annotations
-
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
 
 import argparse
 import json
