@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,7 +131,7 @@ def test_every_printed_fix_runs_and_removes_the_finding(
             names = {"model": example.model, "optimizer": example.optimizer, "torch": torch, "tiebeam": tiebeam}
             names["copy"] = example.twin
             exec(step.python, {**names, "safetensors": safetensors}, names)
-            after = replace(example, optimizer=names["optimizer"]).findings()
+            after = example._replace(optimizer=names["optimizer"]).findings()
             assert (rule.code in codes(after)) == (rule.code in STAYS)
     assert ran or rule.code in NEEDS_A_DECISION | STAYS
 

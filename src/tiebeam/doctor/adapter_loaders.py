@@ -6,7 +6,7 @@ Outcomes: `exact` (the result computes what was trained), `changes the model`, `
 
 from __future__ import annotations
 
-from tiebeam.doctor.examined import ExaminedAdapter
+from tiebeam.doctor.examined_adapter import ExaminedAdapter
 from tiebeam.doctor.loaders.loader import NOT_KNOWN, Outcome, Prediction
 
 PEFT = "0.21.2"

@@ -17,7 +17,7 @@ from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.url_files import is_url
 from tiebeam.doctor.adapter_loaders import adapter_predictions, peft_merge
 from tiebeam.doctor.diagnosis import run_rules
-from tiebeam.doctor.examined import AdapterPart, ExaminedAdapter
+from tiebeam.doctor.examined_adapter import AdapterPart, ExaminedAdapter
 from tiebeam.doctor.loaders import Prediction
 from tiebeam.doctor.merge_advice import MergeAdvice, merge_advice
 from tiebeam.doctor.rule import Finding, Names

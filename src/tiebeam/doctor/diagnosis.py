@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._frames import frame
-from tiebeam._html import escape
 from tiebeam._visible import visible
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.checkpoint.files import LocalFiles
@@ -54,6 +53,8 @@ class Diagnosis:
         return "\n".join(map(visible, lines))
 
     def _repr_html_(self) -> str:
+        from tiebeam._html import escape
+
         return f"<pre>{escape(str(self))}</pre>"
 
     def to_frame(self) -> pandas.DataFrame:
@@ -63,6 +64,8 @@ class Diagnosis:
         >>> tiebeam.diagnose("merged").to_frame()["code"].tolist()
         ['TB101']
         """
+        from tiebeam._frames import frame
+
         return frame([f.to_dict() for f in self.findings], ("code", "severity", "title", "evidence", "fix"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def diagnosis_of(
         from tiebeam.inspection.row_health import row_health
 
         health = row_health(checkpoint, report)
-    names = Names.of(report.model, remote=not isinstance(checkpoint.files, LocalFiles))
+    names = partial(Names.of, report.model, remote=not isinstance(checkpoint.files, LocalFiles))
     findings = run_rules("checkpoint", ExaminedCheckpoint(checkpoint, report, health, bool(rows)), names, progress)
     predicted: tuple[Prediction, ...] = ()
     if loaders:
@@ -128,7 +131,10 @@ def _quick_to_read(checkpoint: Checkpoint, report: Report) -> bool:
 
 
 def run_rules(
-    kind: str, examined: Any, names: Names, progress: Callable[[int, int], None] = lambda done, total: None
+    kind: str,
+    examined: Any,
+    names: Names | Callable[[], Names],
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Finding, ...]:
     """The findings of every rule of that kind, worst first."""
     rules, found = rules_of(kind), list[Finding]()

@@ -1,27 +1,22 @@
-"""What a rule's check reads: an examined checkpoint, an adapter beside its base, or a model in memory."""
+"""What a rule's check reads of a checkpoint. examined_adapter.py and examined_module.py have the same for an adapter
+and for a model in memory: a check of a checkpoint needs neither."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, found_by_loaders
 from tiebeam.families import lookup
-from tiebeam.families.config_levels import FLAG, flag_levels
+from tiebeam.families.config_levels import flag_levels
 from tiebeam.families.never_tied import why_never_tied
 from tiebeam.families.tensor_names import plain, unwrapped, wrapper_before
 from tiebeam.inspection import Report
-from tiebeam.pair import Matrix, Pair, Tie
+from tiebeam.pair import Pair, Tie
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from tiebeam.doctor.row_samples import RowChange
     from tiebeam.inspection.row_health import RowHealth
 
 
@@ -185,138 +180,3 @@ def stored_state(report: Report) -> str:
     if pair.embed.rows != pair.head.rows and not report.packed:
         return "rows"
     return "equal" if pair.equal else "differ"
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterPart:
-    """What an adapter holds for the embedding or for the head."""
-
-    lora: bool = False
-    copy: str | None = None
-    """The name of a full copy of the matrix."""
-    tokens: bool = False
-    """Whether single tokens are trained (trainable_token_indices)."""
-    rows: int | None = None
-
-    @property
-    def touched(self) -> bool:
-        return self.lora or self.copy is not None or self.tokens
-
-
-@dataclass(frozen=True)
-class ExaminedAdapter:
-    """A PEFT adapter beside its base. `weights` are the adapter's tensors, `config` is its adapter_config.json."""
-
-    weights: Checkpoint
-    config: Mapping[str, Any]
-    base: Report
-    embed: AdapterPart
-    head: AdapterPart
-
-    @property
-    def base_is_tied(self) -> bool:
-        """Whether the base loads as one matrix; two equal ones that are declared untied load as two."""
-        declared_untied = self.base.tie is Tie.TWIN and self.base.pair.declared is False
-        return self.base.tie in (Tie.SHARED, Tie.TWIN, Tie.SWAPPED) and not declared_untied
-
-    @property
-    def breaks_tie(self) -> bool:
-        """Whether changing one matrix here breaks a tie: the base is tied and PEFT is not configured to keep it."""
-        return self.base_is_tied and self.config.get("ensure_weight_tying") is not True
-
-    @property
-    def matrix(self) -> Matrix:
-        """The base's embedding, or its head if that is the one that is stored."""
-        stored = self.base.pair.embed or self.base.pair.head
-        assert stored is not None
-        return stored
-
-
-class Held(NamedTuple):
-    """A parameter in a group of an optimizer."""
-
-    optimizer: str
-    number: int
-    group: int
-    parameter: torch.Tensor
-
-    def __str__(self) -> str:
-        return f"{self.optimizer} {self.number} group {self.group}"
-
-
-@dataclass(frozen=True)
-class ExaminedModule:
-    """A model in memory. `embed` and `head` are its parameters now, `tied` is what the pair should be, `unit_normal` is
-    whether the embedding started at N(0, 1), `stage` is what was done to it last. `changes` are the rows that a stage
-    changed which should have kept them, `copy_changes` those in which a copy of the model differs, each by "embedding"
-    and "head"; `saved` says how a written checkpoint differs from the model."""
-
-    model: nn.Module
-    embed: nn.Parameter
-    head: nn.Parameter | None
-    tied: bool
-    unit_normal: bool = False
-    optimizers: tuple[torch.optim.Optimizer, ...] = ()
-    stage: str = ""
-    changes: Mapping[str, RowChange] = field(default_factory=dict)
-    copy_changes: Mapping[str, RowChange] = field(default_factory=dict)
-    saved: str = ""
-
-    @property
-    def config(self) -> Any:
-        return getattr(self.model, "config", None)
-
-    @property
-    def flag(self) -> Any:
-        return getattr(self.config, FLAG, None)
-
-    @property
-    def after(self) -> str:
-        return f" after {self.stage}" if self.stage else ""
-
-    @property
-    def one_parameter(self) -> bool:
-        return self.head is None or self.embed is self.head
-
-    @property
-    def one_storage(self) -> bool:
-        """Whether two Parameter objects use the same memory."""
-        return not self.one_parameter and same_storage(self.embed, self.head)
-
-    @property
-    def both_sharded(self) -> bool:
-        return all(hasattr(p, "device_mesh") for p in (self.embed, self.head))
-
-    @cached_property
-    def held(self) -> tuple[Held, ...]:
-        """Every parameter of the watched optimizers that has the shape of the embedding or the head."""
-        shapes = [p.shape for p in (self.embed, self.head) if p is not None]
-        return tuple(
-            Held(type(optimizer).__name__, number, index, parameter)
-            for number, optimizer in enumerate(self.optimizers)
-            for index, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
-            if parameter.shape in shapes
-        )
-
-    @cached_property
-    def held_pair(self) -> tuple[Held, ...]:
-        """Those of them that are the embedding or the head."""
-        pair = [p for p in (self.embed, self.head) if p is not None]
-        return tuple(h for h in self.held if any(h.parameter is p or same_storage(h.parameter, p) for p in pair))
-
-
-def same_storage(a: torch.Tensor, b: torch.Tensor | None) -> bool:
-    """Whether two tensors of one shape start at the same address."""
-    if b is None or a.is_meta or b.is_meta or a.shape != b.shape:
-        return False
-    try:
-        return a.data_ptr() == b.data_ptr() and a.data_ptr() != 0
-    except RuntimeError:  # wrapper subclasses have no storage
-        return False
-
-
-def transformers_major() -> int:
-    """The major version of transformers if it is imported, else 0."""
-    module = sys.modules.get("transformers")
-    return int(module.__version__.split(".")[0]) if module is not None else 0

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import torch
     from torch import nn
@@ -91,8 +91,7 @@ def head_lora() -> Tensors:
     }
 
 
-@dataclass(frozen=True)
-class LiveExample:
+class LiveExample(NamedTuple):
     """A model in memory that has a finding; `tied` and `stage` are the arguments of `guard` and `check`. `change` is
     what the stage does, `twin` a copy of the model, `saved` a checkpoint of it."""
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam import families
 from tiebeam.doctor.examined import ExaminedCheckpoint, stored_state
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from tiebeam.surgery.source import Source
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(NamedTuple):
     """A change of a checkpoint that keeps every value: its name in reports, and the edit that makes it."""
 
     name: str

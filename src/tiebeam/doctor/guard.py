@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tiebeam.doctor.diagnosis import run_rules
-from tiebeam.doctor.examined import ExaminedModule, same_storage
+from tiebeam.doctor.examined_module import ExaminedModule, same_storage
 from tiebeam.doctor.row_samples import RowChange, RowSample, row_change, sample_rows, whole_shape
 from tiebeam.doctor.rule import Finding, Names, Severity
 from tiebeam.doctor.rules import RULES

@@ -8,16 +8,16 @@ TB7xx vocabulary · TB8xx files that a loader would not find.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiebeam._visible import visible
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tiebeam.doctor.fix import Repair
 
 
@@ -56,6 +56,9 @@ class Names:
     def of(cls, model: str, base: str | None = None, remote: bool = False) -> Names:
         """Names for the checkpoint (or adapter) at `model`, with an output beside it. `remote`: the model, or the base
         if there is one, is on the Hub or behind a URL and is downloaded to a directory of its name first."""
+        import shlex  # here, as pathlib: a model without findings needs no names
+        from pathlib import Path, PurePath
+
         if remote:
             from tiebeam.checkpoint.download import download_command
 
@@ -82,8 +85,7 @@ class Names:
         return f"tiebeam doctor {self.model} --fix --out {self.out}"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One way to fix a finding: a sentence without its full stop, and the command or the Python that does it."""
 
     text: str
@@ -95,8 +97,7 @@ class Step:
         return f"{self.text}: `{code}`." if code else f"{self.text}."
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Why a check raises its finding here. `severity` only where it differs from the rule's."""
 
     text: str
@@ -175,9 +176,10 @@ class Rule:
         """What it examines: a checkpoint, an adapter or a module."""
         return kind_of(self.code)
 
-    def findings(self, examined: Any, names: Names) -> Iterable[Finding]:
-        """Every finding of this rule on `examined`."""
+    def findings(self, examined: Any, names: Names | Callable[[], Names]) -> Iterable[Finding]:
+        """Every finding of this rule on `examined`. `names` may be a function, which is called if there is one."""
         for evidence in self.check(examined):
+            names = names if isinstance(names, Names) else names()
             rows = names.rows if evidence.rows is None else str(evidence.rows)
             at = replace(names, rows=rows, keep=evidence.keep, extend=evidence.extend)
             repair = self.fix(examined)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import pkgutil
+import os
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -23,7 +23,8 @@ def rules_of(kind: str) -> dict[str, Rule]:
 
 @cache
 def _files() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(__path__)]
+    names = sorted(os.listdir(__path__[0]))  # noqa: PTH208 - names, not paths
+    return [name.removesuffix(".py") for name in names if name.startswith("tb") and name.endswith(".py")]
 
 
 def _rules(files: list[str]) -> dict[str, Rule]:

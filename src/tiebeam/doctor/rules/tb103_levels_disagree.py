@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
@@ -14,6 +13,8 @@ from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.families.config_levels import FLAG, config_levels
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tiebeam.doctor.loaders import Prediction
 
 

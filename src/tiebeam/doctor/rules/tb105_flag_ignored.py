@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import HEAD, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.families.config_levels import FLAG
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T5_FAMILY = frozenset({"t5", "mt5", "umt5", "udop", "pop2piano", "longt5", "switch_transformers"})
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.pair import Tie
 
-_HAS_HEAD = re.compile(r"LM|ConditionalGeneration")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HAS_HEAD = ("LM", "ConditionalGeneration")
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     classes = (model.checkpoint.config or {}).get("architectures")
-    expected = isinstance(classes, list) and any(_HAS_HEAD.search(str(name)) for name in classes)
+    expected = isinstance(classes, list) and any(part in str(name) for name in classes for part in _HAS_HEAD)
     if expected and model.tie is Tie.NONE and not model.pair.encoder and model.pair.embed is None:
         others = len(model.checkpoint.tensors)
         yield Evidence(f"{model.report.architecture} has an embedding; the files hold {others:,} other tensors")

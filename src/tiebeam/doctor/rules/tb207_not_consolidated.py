@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.checkpoint.distributed.detect import FORMATS
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.doctor.fix import CONSOLIDATE, Repair
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
-from tiebeam.equality import compare
 
-_MEGATRON_COPY = re.compile(r"word_embeddings_for_head\.weight$")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MEGATRON_COPY = "word_embeddings_for_head.weight"
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
@@ -22,8 +23,10 @@ def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
     leaf = embed.name.split(".")[-2:]
     pair = {embed.name, head.name if head else None}
     for name, info in model.checkpoint.tensors.items():
-        similar = name.split(".")[-2:] == leaf or _MEGATRON_COPY.search(name)
+        similar = name.split(".")[-2:] == leaf or name.endswith(_MEGATRON_COPY)
         if similar and name not in pair and info.shape == embed.shape and info.dtype == embed.dtype:
+            from tiebeam.equality import compare
+
             result = compare(model.checkpoint, embed.name, name)
             if not result.equal and (result.difference is None or result.difference.median_cosine > 0.5):
                 yield Evidence(f"{embed.name} and {name}: {result.how}")

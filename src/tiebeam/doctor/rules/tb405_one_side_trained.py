@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiebeam.doctor.examined import ExaminedAdapter
+from tiebeam.doctor.examined_adapter import ExaminedAdapter
 from tiebeam.doctor.examples import DIM, write_adapter
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiebeam.doctor.examined import ExaminedModule
+from tiebeam.doctor.examined_module import ExaminedModule
 from tiebeam.doctor.examples import LiveExample, live_model
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 

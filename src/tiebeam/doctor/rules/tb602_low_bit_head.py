@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tiebeam._pattern import pattern
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 # GGUF types coarser than Q6_K.
-_LOW_BIT = re.compile(r"^(IQ[1-4]_\w+|Q[2345]_\w+|TQ\d_\w+|MXFP4|NVFP4)$")
+_LOW_BIT = pattern(r"^(IQ[1-4]_\w+|Q[2345]_\w+|TQ\d_\w+|MXFP4|NVFP4)$")
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

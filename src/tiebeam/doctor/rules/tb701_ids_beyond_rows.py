@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_llama, write_vocab
 from tiebeam.doctor.extend_advice import can_extend, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.inspection.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def ids_beyond(vocabulary: Vocabulary) -> range:

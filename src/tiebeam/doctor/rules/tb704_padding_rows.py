@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_llama, write_vocab
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

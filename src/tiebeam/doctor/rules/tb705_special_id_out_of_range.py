@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, VOCAB, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.inspection.vocabulary import SpecialId, special_ids
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

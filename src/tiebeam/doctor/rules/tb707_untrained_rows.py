@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, matrix, write_llama, write_vocab
 from tiebeam.doctor.extend_advice import can_repair, extend_steps
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _UNTRAINED = ("zero", "identical", "untouched", "mean", "padding")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import DIM, EMBED, VOCAB, matrix, write_llama
 from tiebeam.doctor.fix import Repair
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.doctor.vocabulary_fixes import DROP_ORPHANS, orphaned_parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

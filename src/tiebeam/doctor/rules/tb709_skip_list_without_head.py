@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiebeam.doctor.examined import ExaminedCheckpoint
 from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
@@ -11,6 +11,9 @@ from tiebeam.doctor.fix import Repair
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.doctor.vocabulary_fixes import PROTECT_HEAD
 from tiebeam.inspection.skip_lists import protects_head, skip_lists
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:

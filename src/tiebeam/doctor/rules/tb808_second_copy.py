@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tiebeam._pattern import pattern
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.model_files import indexed
 from tiebeam.checkpoint.open import open_shards
@@ -14,9 +14,12 @@ from tiebeam.doctor.examples import EMBED, HEAD, matrix, write_llama
 from tiebeam.doctor.rule import Evidence, Names, Rule, Severity, Step
 from tiebeam.errors import UnreadableInput
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _BIN, _INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Buffers that older versions of transformers saved and newer ones compute.
-_BUFFER = re.compile(r"\.(position_ids|inv_freq|masked_bias|attn\.bias|attention\.bias)$")
+_BUFFER = pattern(r"\.(position_ids|inv_freq|masked_bias|attn\.bias|attention\.bias)$")
 
 
 def check(model: ExaminedCheckpoint) -> Iterator[Evidence]:
