@@ -187,3 +187,41 @@ def test_progress_counts_what_is_compared_and_can_end_it(tmp_path):
 
     with pytest.raises(InterruptedError):
         compare(checkpoint, "embed", "head", stop)
+
+
+def slow_difference(e, w):
+    """Row by row, number by number: (rows that differ, largest gap, median cosine)."""
+    differing, largest, cosines = 0, 0.0, []
+    for a, b in zip(e.astype(np.float64), w.astype(np.float64), strict=True):
+        gaps = [0.0 if x == y or (np.isnan(x) and np.isnan(y)) else abs(x - y) for x, y in zip(a, b, strict=True)]
+        gaps = [np.inf if np.isnan(gap) else gap for gap in gaps]
+        differing += any(gaps)
+        largest = max(largest, *gaps)
+        norm = np.linalg.norm(a) * np.linalg.norm(b)
+        cosine = a @ b / norm if norm > 0 else float(not a.any() and not b.any())
+        cosines.append(0.0 if np.isnan(cosine) else cosine)
+    return differing, largest, np.median(cosines)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("rows", [1, 6, 7])
+@pytest.mark.parametrize("special", [None, 0.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("both", [False, True])
+def test_difference_agrees_with_a_loop_over_the_numbers(tmp_path, rows, special, both):
+    embed, head = table(0, rows, 5), table(1, rows, 5)
+    head[:2] = embed[:2]
+    if special is not None:
+        embed[-1, :3] = special
+        head[0 if not both else -1, :3] = special
+        embed[rows // 2] = 0.0
+    save_file({"embed": embed, "head": head}, tmp_path / "m.safetensors")
+    checkpoint = open_checkpoint(tmp_path / "m.safetensors")
+    E, W = (checkpoint.tensors[name] for name in ("embed", "head"))
+    found = equality._measure(checkpoint, E, W, [range(rows)])
+    assert found == (rows, *slow_difference(embed, head)[:2], pytest.approx(slow_difference(embed, head)[2]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_median_is_that_of_numpy(count):
+    values = np.random.default_rng(count).standard_normal(count)
+    assert equality._median(values) == np.median(values)

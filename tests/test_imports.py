@@ -44,6 +44,36 @@ def test_inspect_imports_nothing_heavy(tmp_path: Path) -> None:
     assert not [name for name in seen if name.startswith(("tiebeam.doctor.rules.tb4", "tiebeam.doctor.rules.tb5"))]
 
 
+def test_inspect_of_a_tied_model_imports_only_what_headers_need(tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": table(0)}
+    where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=True))
+    seen = modules_after("inspect", str(where))
+    assert not seen & {*HEAVY, "numpy", "rich", "click", "pathlib", "textwrap", "shlex", "pkgutil", "struct"}
+    assert not seen & {"tiebeam.doctor.examined_adapter", "tiebeam.doctor.examined_module", "tiebeam.equality"}
+    assert not seen & {"tiebeam.checkpoint.url_files", "tiebeam.checkpoint.hub"}
+
+
+def test_inspect_of_an_untied_pair_does_not_import_masked_arrays(tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": table(0), "lm_head.weight": table(1)}
+    where = write_model(tmp_path / "m", tensors, llama_config(tie_word_embeddings=False))
+    assert "numpy.ma" not in modules_after("inspect", str(where))
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "nowhere/m"], ["--version"], ["doctor", "nowhere/m"]])
+def test_the_command_ends_as_the_function_does(arguments: list[str]) -> None:
+    """`python -m tiebeam` turns the collector off while it imports; output and exit code are those of `main`."""
+    ends = []
+    for program in (["-m", "tiebeam"], ["-c", "from tiebeam.cli import main; main()"]):
+        done = subprocess.run(
+            [sys.executable, *program, *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": SRC},
+        )
+        ends.append((done.returncode, done.stdout, done.stderr))
+    assert ends[0] == ends[1]
+
+
 def test_the_rules_of_every_kind_together_are_all_rules() -> None:
     from tiebeam.doctor import RULES
     from tiebeam.doctor.rules import rules_of

@@ -11,7 +11,6 @@ a log and a page; `styled`, `columns` and `wrapped` apply it to every string tha
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -146,5 +145,7 @@ class Paragraph(str):
 def wrapped(text: str, width: int, indent: int = 2) -> Paragraph:
     """A paragraph wrapped to `width` (at least 40), every line indented."""
     blank, text = " " * indent, visible(text)
+    import textwrap
+
     lines = textwrap.fill(text, max(width, 40), initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False)
     return Paragraph(visible(lines, keep="\n"))  # a line may start in the middle of the text

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 
+from tiebeam._pattern import pattern
+
 # Controls (C0, DEL, C1), line and paragraph separators, controls of the writing direction, invisible annotations and
 # tags, and lone surrogates. Joiners and variation selectors stay: scripts and emoji need them.
-_UNSAFE = re.compile(
+_UNSAFE = pattern(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 # What the runners of GitHub Actions and Azure Pipelines take from a log as commands: `::error::` at the start of a line
 # (after blanks), `##[error]` and `##vso[task]` anywhere in it.
-_COMMAND = re.compile(r"^([^\S\n]*:):|(##(?:vso)?)\[", re.MULTILINE)
+_COMMAND = pattern(r"^([^\S\n]*:):|(##(?:vso)?)\[", re.MULTILINE)
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -29,7 +31,7 @@ def visible(text: str, keep: str = "") -> str:
     a
     :\x3aerror::forged
     """
-    if text.isascii() and text.isprintable() and "::" not in text and "##" not in text:
+    if text.isprintable() and "::" not in text and "##" not in text:  # no character of _UNSAFE is printable
         return text
     text = _UNSAFE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
     return _COMMAND.sub(lambda found: found[1] + r"\x3a" if found[1] else found[2] + r"\x5b", text)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiebeam._fs import first_difference
 from tiebeam.checkpoint.dtypes import BITS, FLOATS, decode, encode
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
@@ -168,7 +167,7 @@ def _by_cosine(checkpoint: Checkpoint, E: TensorInfo, W: TensorInfo) -> Equality
     if lowest > ROUNDING_COSINE and scale < ROUNDING_LENGTH:
         return Equality(True, f"{types}, equal up to rounding in {cosines.size:,} sampled rows (cosine > {lowest:.3f})")
     sample = _sampled(checkpoint, E, W)
-    ratio = float(np.median(lengths))
+    ratio = _median(lengths)
     scaled = f", the head's rows {ratio:.2f} x as long" if lowest > ROUNDING_COSINE else ""
     return Equality(False, f"{types}; {_describe(sample)}{scaled}", sample)
 
@@ -200,6 +199,8 @@ def _first_difference(
     first = min(total, _FIRST_BYTES)
     if checkpoint.read_bytes(E.name, 0, first) != checkpoint.read_bytes(W.name, 0, first):
         return 0  # the common case of an untied pair: no threads, no second block
+    from tiebeam._fs import first_difference  # not at the top: most different pairs end above
+
     left, right = checkpoint.files.path(E.file), checkpoint.files.path(W.file)
     middle = first + (total - first) // 2
     done = itertools.count(1)  # blocks of both threads: next() is atomic
@@ -291,17 +292,26 @@ def _measure(
     rows = differing = 0
     largest, cosines = 0.0, []
     for e, w in _concatenated(_row_blocks(checkpoint, E, W, runs)):  # [n, D], [n, D]
-        unequal = (e != w) & ~(np.isnan(e) & np.isnan(w))
         rows += len(e)
         progress(rows, sum(map(len, runs)))
-        differing += int(np.count_nonzero(unequal.any(axis=1)))
-        if unequal.any():
-            with np.errstate(invalid="ignore"):
-                gaps = np.abs(e - w)[unequal]
-            largest = max(largest, float(np.max(np.where(np.isnan(gaps), np.inf, gaps))))
+        with np.errstate(invalid="ignore"):
+            gaps = np.abs(e - w)
+            widest = gaps.max(axis=1, initial=0.0)  # [n]; NaN where a row has a NaN, or infinity in both
+        if np.isnan(widest).any():
+            unequal = (e != w) & ~(np.isnan(e) & np.isnan(w))
+            widest = np.where(unequal, np.where(np.isnan(gaps), np.inf, gaps), 0.0).max(axis=1)
+        differing += int(np.count_nonzero(widest))
+        largest = max(largest, float(widest.max(initial=0.0)))
         cosines.append(_cosines(e, w))
-    median = float(np.median(np.concatenate(cosines))) if rows else 1.0
+    median = _median(np.concatenate(cosines)) if rows else 1.0
     return rows, differing, largest, median
+
+
+def _median(values: NDArray[np.float64]) -> float:  # [n] -> scalar
+    """As np.median, which imports numpy.ma: that takes longer than comparing a sample."""
+    ordered: list[float] = sorted(values.tolist())
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _cosines(e: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:  # [n, D], [n, D] -> [n]
@@ -311,6 +321,9 @@ def _cosines(e: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.linalg.norm(e, axis=1) * np.linalg.norm(w, axis=1)
         dots = np.einsum("nd,nd->n", e, w)
+        if (norms > 0).all():
+            plain: NDArray[np.float64] = np.nan_to_num(dots / norms, nan=0.0)
+            return plain
         both_zero = ~e.any(axis=1) & ~w.any(axis=1)
         cosine = np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), both_zero.astype(np.float64))
     return np.nan_to_num(cosine, nan=0.0)

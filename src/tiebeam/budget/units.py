@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from tiebeam._pattern import pattern
 from tiebeam.errors import BadRequest
 
 LARGEST_COUNT = 10**18
 
-_COUNT = re.compile(
+_COUNT = pattern(
     r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.(?P<fraction>[0-9]+))?"
     r"(?:[eE]\+?(?P<exponent>[0-9]{1,2})|\s?(?P<suffix>[kKmMbBtT]))?"
 )
@@ -33,7 +34,7 @@ def parse_count(text: str) -> int:
     return count
 
 
-_BYTES = re.compile(r"(?P<number>.*?)\s*(?P<unit>[kKMGT]?B)?")
+_BYTES = pattern(r"(?P<number>.*?)\s*(?P<unit>[kKMGT]?B)?")
 _BYTE_POWERS = {"KB": "e3", "MB": "e6", "GB": "e9", "TB": "e12"}
 
 

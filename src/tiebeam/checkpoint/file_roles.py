@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable
 
+from tiebeam._pattern import pattern
+
 SUFFIXES = {
     "safetensors": (".safetensors",),
     "pytorch": (".bin", ".pt", ".pth", ".ckpt"),
@@ -25,29 +27,28 @@ INDEXES = {
 }
 """The index of a sharded model -> the format of its shards. That of a joint tie has its own name (variant tiebeam)."""
 
-_TRAINING_STATE = re.compile(
-    r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state|sampler|resume\.)"
+_TRAINING_STATE = (
+    *("optimizer", "scheduler", "scaler", "rng_state", "random_states", "training_args", "trainer_state", "sampler"),
+    "resume.",
 )
-_ADAPTER = re.compile(r"^adapter_")
-_GGUF_EXTRA = re.compile(r"^(mmproj|imatrix)")
-_INDEX = re.compile(r"\.index\.")
-_OTHER_FORMATS = re.compile(r"\.(h5|msgpack|onnx|onnx_data|ot|tflite|mlmodel)$|\.index\.json$|\.data-\d+-of-")
-_DOCUMENT = re.compile(
+_GGUF_EXTRA = ("mmproj", "imatrix")
+_OTHER_FORMATS = pattern(r"\.(h5|msgpack|onnx|onnx_data|ot|tflite|mlmodel)$|\.index\.json$|\.data-\d+-of-")
+_DOCUMENT = pattern(
     r"^(config|generation_config|tokenizer.*|vocab|special_tokens_map|added_tokens|preprocessor_config|processor_config"
     r"|chat_template)\.(json|model|jinja|txt)$|^merges\.txt$|^(README|LICENSE|NOTICE)(\.\w+)?$",
     re.IGNORECASE,
 )
-_FOLDER_WITHOUT_MODEL = re.compile(r"^(optimizer|optim|scheduler|dataloader|sampler|ema|\.|tokenizer)")
+_FOLDER_WITHOUT_MODEL = pattern(r"^(optimizer|optim|scheduler|dataloader|sampler|ema|\.|tokenizer)")
 
 
 def is_training_state(name: str) -> bool:
     """Written by a trainer to resume: optimizer, schedule, random states, arguments."""
-    return bool(_TRAINING_STATE.match(name))
+    return name.startswith(_TRAINING_STATE)
 
 
 def is_adapter(name: str) -> bool:
     """Part of a LoRA or another adapter of peft."""
-    return bool(_ADAPTER.match(name))
+    return name.startswith("adapter_")
 
 
 def is_never_weights(name: str) -> bool:
@@ -56,7 +57,7 @@ def is_never_weights(name: str) -> bool:
     >>> is_never_weights("optimizer.pt"), is_never_weights("pytorch_model.bin")
     (True, False)
     """
-    return is_training_state(name) or is_adapter(name) or bool(_GGUF_EXTRA.match(name) or _INDEX.search(name))
+    return is_training_state(name) or is_adapter(name) or name.startswith(_GGUF_EXTRA) or ".index." in name
 
 
 def holds_weights(name: str) -> bool:

@@ -14,10 +14,14 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
+from tiebeam._pattern import pattern
 from tiebeam.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -44,7 +48,7 @@ class Files(Protocol):
 
 _WINDOWS = os.name == "nt"
 # Windows opens a device for these names, in every directory and with any suffix.
-_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])( *\..*| *)", re.IGNORECASE)
+_DEVICES = pattern(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])( *\..*| *)", re.IGNORECASE)
 
 
 def contained(name: str, where: str) -> str:
@@ -65,10 +69,17 @@ def _climbs(name: str) -> bool:
 class LocalFiles:
     """The files of one directory on disk."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._prefix = f"{root}{os.sep}"
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.where = os.fspath(root)
+        self._prefix = f"{self.where}{os.sep}"
         self._sizes: dict[str, int] = {}
+
+    @cached_property
+    def root(self) -> Path:
+        """The directory. Made when it is asked for: importing pathlib takes longer than reading a header."""
+        from pathlib import Path
+
+        return Path(self.where)
 
     def names(self) -> list[str]:
         return self._list(directories=False)
@@ -78,8 +89,9 @@ class LocalFiles:
 
     def _list(self, directories: bool) -> list[str]:
         try:
-            with os.scandir(self.root) as entries:
-                return sorted(entry.name for entry in entries if _is_directory(entry) is directories)
+            with os.scandir(self.where) as entries:
+                found = list(entries)
+            return sorted([entry.name for entry in found if _is_directory(entry) is directories])
         except OSError as error:
             raise UnreadableInput(_explain(self.root, error)) from None
 
@@ -98,6 +110,8 @@ class LocalFiles:
 
     def holds(self, real: Path) -> bool:
         """Whether a resolved path belongs to this model: in its directory, or in the blobs of its Hub cache."""
+        from pathlib import Path
+
         root = Path(os.path.realpath(self.root))
         if real.is_relative_to(root):
             return True

@@ -12,7 +12,7 @@ from tiebeam.checkpoint.not_a_model import is_lfs_pointer, lfs_sentence
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_JSON, MAX_JSON_VALUES
 
-_CHECKED_FROM = 1 << 20
+CHECKED_FROM = 1 << 20  # bytes; a shorter text cannot hold too many values
 
 
 def read_json(files: Files, name: str, where: str = "") -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _strings(document: Any) -> int:
 
 def decode_json(raw: bytes, label: str) -> str:
     """The text of a JSON file, if it is UTF-8 and within the limit on the number of values."""
-    if len(raw) > _CHECKED_FROM and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
+    if len(raw) > CHECKED_FROM and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
         raise UnreadableInput(f"{label} holds more values than the limit of {MAX_JSON_VALUES:,}; refusing to read")
     try:
         return raw.removeprefix(BOM_UTF8).decode()

@@ -8,10 +8,10 @@ would be wrong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tiebeam._pattern import pattern
 from tiebeam.checkpoint.distributed.detect import detect_files, detect_from_file, find_in_subfolder
 from tiebeam.checkpoint.file_roles import INDEXES, SUFFIXES, is_never_weights
 from tiebeam.checkpoint.files import Files, contained
@@ -20,7 +20,7 @@ from tiebeam.checkpoint.not_a_model import what_file, what_instead
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_SHARDS
 
-_SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>\.[A-Za-z0-9]+)$")
+_SHARD = pattern(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>\.[A-Za-z0-9]+)$")
 
 
 @dataclass(frozen=True, slots=True)

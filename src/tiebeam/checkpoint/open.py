@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiebeam.checkpoint.distributed import detect
 from tiebeam.checkpoint.file_roles import WEIGHT_SUFFIXES, holds_weights
@@ -19,10 +18,13 @@ from tiebeam.checkpoint.formats import safetensors
 from tiebeam.checkpoint.json_files import read_json
 from tiebeam.checkpoint.model_files import FileSet, find_model, model_of_file
 from tiebeam.checkpoint.not_a_model import refuse_lfs_pointers, transformer_folder
-from tiebeam.checkpoint.remote_files import FoundModel
 from tiebeam.checkpoint.tensors import Checkpoint, Header, TensorInfo
-from tiebeam.checkpoint.url_files import find_url_model, is_url
 from tiebeam.errors import UnreadableInput, reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tiebeam.checkpoint.remote_files import FoundModel
 
 
 @reader
@@ -31,6 +33,7 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     only. A name without a slash (`gpt2`) is a model on the Hub if there is no such path.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> from safetensors.numpy import save_file
     >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
@@ -41,17 +44,35 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     text = os.fspath(source)
     if not text:
         raise UnreadableInput("the name of the model is empty; name a directory, a file or org/name")
+    if not text.startswith("hf://") and os.path.isdir(text):  # noqa: PTH112 - without importing pathlib
+        return _open_local(text, LocalFiles(_normal(text)))
+    from pathlib import Path
+
     path = Path(text)
     if not text.startswith("hf://"):
         try:
-            if path.is_dir():
-                return _open_local(text, LocalFiles(path))
             if path.exists():
                 return _open_local_file(text, path)
         except OSError as error:
             raise UnreadableInput(f"{text} cannot be read: {error.strerror or error}") from None
         if path.is_symlink():
             raise UnreadableInput(f"{text} is a symbolic link to a missing file, or to itself")
+    return _open_remote(text, path)
+
+
+def _normal(path: str) -> str:
+    """`str(Path(path))`, without importing pathlib for a path in which that changes nothing."""
+    odd = path.endswith(("/", "/.")) or path.startswith("./") or "//" in path or "/./" in path
+    if os.sep == "/" and not odd:
+        return path
+    from pathlib import Path
+
+    return str(Path(path))
+
+
+def _open_remote(text: str, path: Path) -> Checkpoint:
+    from tiebeam.checkpoint.url_files import is_url  # here and below: a model on disk needs neither
+
     return _open_url(text) if is_url(text) else _open_hub(text, path)
 
 
@@ -61,10 +82,14 @@ def _open_url(text: str) -> Checkpoint:
         from urllib.request import url2pathname  # not at the top: it imports http and ssl
 
         return open_checkpoint(url2pathname(urlsplit(text).path))
+    from tiebeam.checkpoint.url_files import find_url_model
+
     return _open_found(text, find_url_model(text))
 
 
 def _open_hub(text: str, path: Path) -> Checkpoint:
+    from pathlib import Path
+
     from tiebeam.checkpoint.hub.repository import as_address, find_hub_model, parse_address
 
     if text.startswith("hf://"):
@@ -111,6 +136,8 @@ def similar_path(path: Path) -> Path | None:
 
 
 def _open_local_file(source: str, path: Path) -> Checkpoint:
+    from pathlib import Path
+
     files = LocalFiles(path.parent)
     if path.is_symlink():
         real = Path(os.path.realpath(path))
@@ -121,10 +148,12 @@ def _open_local_file(source: str, path: Path) -> Checkpoint:
 
 def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
     """The model in a directory, or the one that its file `name` belongs to."""
-    names, where = files.names(), str(files.root)
+    names, where = files.names(), files.where
     if not name and not any(map(holds_weights, names)):
         folder = transformer_folder(files, names)
         if folder is not None:
+            from pathlib import Path
+
             checkpoint = _open_local(str(Path(source) / folder), LocalFiles(files.root / folder))
             note = f"{source} is a sentence-transformers tree; its model is in {folder}/"
             return replace(checkpoint, notes=(*checkpoint.notes, note))
@@ -132,7 +161,7 @@ def _open_local(source: str, files: LocalFiles, name: str = "") -> Checkpoint:
     if fileset.format in detect.FORMATS and "config.json" not in [*names, *_names_in(files, fileset.folder)]:
         parent = _parent_with_config(files)
         if parent is not None:
-            folder = f"{Path(os.path.realpath(files.root)).name}/{fileset.folder}"
+            folder = f"{files.root.resolve().name}/{fileset.folder}"
             checkpoint = _open_fileset(source, parent, parent.names(), replace(fileset, folder=folder))
             return replace(checkpoint, notes=(*checkpoint.notes, "config.json is the one in the folder above"))
     return _open_fileset(source, files, names, fileset)
@@ -144,6 +173,8 @@ def _names_in(files: LocalFiles, folder: str) -> list[str]:
 
 def _parent_with_config(files: LocalFiles) -> LocalFiles | None:
     """The folder above, if it has a model's config.json: trainers keep config and tokenizer beside the shards."""
+    from pathlib import Path
+
     parent = LocalFiles(Path(os.path.realpath(files.root)).parent)
     try:
         return parent if isinstance(read_json(parent, "config.json").get("model_type"), str) else None
@@ -158,12 +189,14 @@ def _open_fileset(source: str, files: Files, names: list[str], fileset: FileSet)
     has_config = "config.json" in names and fileset.format != "gguf"  # a GGUF file has its config in its metadata
     config = read_json(files, "config.json") if has_config else None
     checkpoint = open_shards(source, fileset.format, files, fileset.shards, config)
-    stale = tuple(name for name in fileset.weight_map if name not in checkpoint.tensors)
+    stale: tuple[str, ...] = ()
+    if not fileset.weight_map.keys() <= checkpoint.tensors.keys():
+        stale = tuple(name for name in fileset.weight_map if name not in checkpoint.tensors)
     copy = next((name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if name in names), None)
     if copy and fileset.format == "safetensors" and not source.endswith(".safetensors"):
         note = f"{copy} is a second copy; loaders read {fileset.index or fileset.shards[0]}"
         checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note))
-    return replace(checkpoint, stale=stale)
+    return replace(checkpoint, stale=stale) if stale else checkpoint
 
 
 def _open_distributed(source: str, files: Files, names: list[str], fileset: FileSet) -> Checkpoint:
@@ -189,9 +222,16 @@ def open_shards(
         refuse_lfs_pointers(files, shards)  # a pointer has no header, so nothing is missed by asking only here
         raise
     tensors: dict[str, TensorInfo] = {}
+    metadata: dict[str, Any] = {}
+    notes: list[str] = []
+    stored = 0
     for header in headers:
         tensors.update(header.tensors)
-    if len(tensors) < sum(len(header.tensors) for header in headers):
+        stored += len(header.tensors)
+        if header.metadata:
+            metadata = {**header.metadata, **metadata}  # the first shard counts
+        notes += header.notes
+    if len(tensors) < stored:
         raise UnreadableInput(_stored_twice(source, shards, headers))
     if not tensors:
         raise UnreadableInput(f"{source} holds no tensors")
@@ -199,7 +239,6 @@ def open_shards(
         from tiebeam.checkpoint.formats.gguf import check_split
 
         check_split(source, headers)
-    metadata = {key: value for header in reversed(headers) for key, value in header.metadata.items()}
     architecture = metadata.get("general.architecture") if format == "gguf" else (config or {}).get("model_type")
     return Checkpoint(
         source=source,
@@ -210,7 +249,7 @@ def open_shards(
         metadata=metadata,
         architecture=architecture if isinstance(architecture, str) else None,
         aliases=safetensors.alias_notes(metadata, tensors) if format == "safetensors" else {},
-        notes=tuple(note for header in headers for note in header.notes),
+        notes=tuple(notes),
     )
 
 

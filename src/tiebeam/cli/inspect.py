@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tiebeam.cli import render
-from tiebeam.cli.option_names import to_options
-from tiebeam.cli.progress import Progress
+from tiebeam.cli.inspect_report import show
 
 if TYPE_CHECKING:
     from tiebeam._text import Line
@@ -44,23 +41,7 @@ def command(model: str, embed: str | None, head: str | None, as_json: bool) -> N
             swapped   the one matrix is stored under the LM head's name
             none      no vocabulary matrices found
     """
-    from tiebeam.doctor import diagnose
-
-    with Progress(as_json) as progress, progress.waiting(f"reading {model}"):
-        diagnosis = diagnose(model, embed=embed, head=head, loaders=False)
-    if as_json:
-        document = diagnosis.to_dict()
-        del document["loaders"]  # `tiebeam doctor --json` has this table
-        render.emit_json(document)
-        return
-    console = render.console()
-    report = replace(diagnosis.report, notes=tuple(to_options(note, command) for note in diagnosis.report.notes))
-    for line in report.lines(console.width):
-        console.print(line)
-    for finding in diagnosis.findings:
-        console.print(render.wrapped(f"{finding.code} {finding.severity}: {finding.title}", console.width))
-    if diagnosis.findings:
-        console.print(f"  next: tiebeam doctor {shlex.quote(report.model)}")
+    show(model, embed, head, as_json=as_json)
 
 
 def title(report: Report) -> str:

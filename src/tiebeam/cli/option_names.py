@@ -10,11 +10,13 @@ import re
 
 import click
 
-_ARGUMENT = re.compile(
+from tiebeam._pattern import pattern
+
+_ARGUMENT = pattern(
     r"""\b(?P<name>[a-z_]+)=(?:(?P<flag>True|False)\b|(?P<quote>["'])(?P<text>[^"']*)(?P=quote)"""
     r"""|(?P<plain>-?\d[\d._]*\b|[A-Z]+\b|None\b))"""
 )
-_QUOTED = re.compile(r"`(?P<text>(?P<name>[a-z_]+)(?:=[^`]*)?)`")
+_QUOTED = pattern(r"`(?P<text>(?P<name>[a-z_]+)(?:=[^`]*)?)`")
 _METHODS = {"LearningRates.scaled": "lr_scale"}  # a call that the command line has as an option
 
 

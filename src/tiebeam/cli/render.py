@@ -10,12 +10,10 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-import click
-
+from tiebeam._pattern import pattern
 from tiebeam._text import (
     BAR_WIDTH,
     ERROR,
@@ -61,7 +59,7 @@ __all__ = [
     "wrapped",
 ]
 
-_NOT_IN_A_LOG = re.compile(r"\x7f|#(?=#(?:vso)?\[)")  # JSON leaves them, a terminal or a CI runner acts on them
+_NOT_IN_A_LOG = pattern(r"\x7f|#(?=#(?:vso)?\[)")  # JSON leaves them, a terminal or a CI runner acts on them
 _ASCII = {TRUNK: "#", TABLE: ".", SECOND_TABLE: ":", "●": "*", "○": "o", "·": "-", "×": "x", "…": "..."}
 
 
@@ -134,6 +132,8 @@ def emit_json(document: Any) -> None:
 
 def echo(text: str, err: bool = False) -> None:
     """One line of plain text."""
+    import click  # here: `tiebeam inspect` does without it
+
     click.echo(visible(text), err=err)
 
 

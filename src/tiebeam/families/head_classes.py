@@ -68,6 +68,6 @@ def class_has_head(config: Mapping[str, Any]) -> bool | None:
         return None
     if classes[0] in _DISCRIMINATORS:
         return False
-    if re.search(_WITH_HEAD, classes[0]):
+    if "ForCausalLM" in classes[0] or re.search(_WITH_HEAD, classes[0]):  # nearly all, without compiling
         return True
     return False if re.search(_WITHOUT_HEAD, classes[0]) else None

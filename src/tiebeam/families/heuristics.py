@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tiebeam.families.tensor_names import WRAPPERS, is_active, is_packed, plain, with_leaf
 
@@ -54,16 +54,14 @@ def _never() -> re.Pattern[str]:
     return re.compile(_NEVER)
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+class Guess(NamedTuple):
     embed: str | None
     head: str | None
     why: str
     candidates: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     name: str
     path: str
     strong: bool
@@ -89,7 +87,7 @@ def guess_pair(
     With neither known, a tensor of the right shape under a meaningless name is listed as a candidate: it is never
     taken, but the other matrix is not reported as missing either.
     """
-    embeds, heads = _candidates(shapes)
+    embeds, heads = _candidates(shapes, {"embed" if embed is None else "", "head" if head is None else ""})
     if embed is not None:
         embeds = [_known(embed, shapes)]
         heads = [one for one in heads if one.like(embeds[0]) and _outermost(one)]
@@ -123,13 +121,13 @@ def guess_pair(
     )
 
 
-def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> tuple[list[_Candidate], list[_Candidate]]:
+def _candidates(shapes: Mapping[str, tuple[int, ...]], roles: set[str]) -> tuple[list[_Candidate], list[_Candidate]]:
     embeds: dict[str, _Candidate] = {}
     heads: dict[str, _Candidate] = {}
     for name, path in with_leaf(shapes, _LEAVES):
         path, shape = path.removesuffix(".weight"), shapes[name]
         kind = _kind(path)
-        if kind is None or _never().search(path):
+        if kind is None or kind[0] not in roles or _never().search(path):
             continue
         packed = is_packed(name, shapes)
         if not packed and (len(shape) != 2 or min(shape) < 2):

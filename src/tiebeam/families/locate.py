@@ -8,8 +8,7 @@ shape are not tied because of it, and a large matrix with an unknown name is not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiebeam.errors import BadRequest
 from tiebeam.families.head_classes import class_has_head, head_by_design
@@ -20,8 +19,7 @@ from tiebeam.families.tensor_names import is_active, is_packed, with_leaf, wrapp
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The stored names of embedding and head; None for one that is not stored or cannot be determined."""
 
     embed: str | None

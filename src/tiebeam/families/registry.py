@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import importlib
 import json
-import pkgutil
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiebeam.families.family import Family
 
+from dataclasses import dataclass
+
 from tiebeam.families.config_levels import config_levels
+
+_HERE = os.path.dirname(__file__)  # noqa: PTH120 - importing pathlib takes longer than reading the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,10 @@ def lookup(model_type: object) -> Architecture | None:
 @cache
 def families() -> dict[str, Family]:
     """Every family that has a file in this package, by model type. A file is found by its tuple FAMILIES."""
+    import pkgutil
+
     found: dict[str, Family] = {}
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    for module in pkgutil.iter_modules([_HERE]):
         file = importlib.import_module(f"tiebeam.families.{module.name}")
         found |= {family.model_type: family for family in getattr(file, "FAMILIES", ())}
     return found
@@ -142,7 +146,8 @@ def _size(
 
 @cache
 def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
+    with open(os.path.join(_HERE, "architectures.json"), "rb") as file:  # noqa: PTH118
+        table: dict[str, Any] = json.loads(file.read())
     return table
 
 

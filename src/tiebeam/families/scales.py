@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tiebeam._pattern import pattern
 from tiebeam.errors import UnreadableInput
 from tiebeam.families.registry import Architecture, families, text_level, width
 
 if TYPE_CHECKING:
     from tiebeam.families.spec import Scales
 
-_EXPRESSION = re.compile(
+_EXPRESSION = pattern(
     r"(?P<inverse>1/)?(?:(?P<root>sqrt\(dim\))|(?P<key>\w+)=(?P<default>[^/\s]+)(?P<per_dim>/dim)?)"
     r"(?: if (?P<switch>\w+)=(?P<switched>true|false))?"
 )

@@ -7,8 +7,9 @@ tensor (`lm_head.qweight`) or packs it under its old name and stores helper tens
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable
+
+from tiebeam._pattern import pattern
 
 WRAPPERS = frozenset(
     {
@@ -20,13 +21,14 @@ WRAPPERS = frozenset(
 
 _TRAINERS = WRAPPERS - {"model", "language_model", "llm", "lm"}
 """Those that no model has as a level of its own."""
-_COMPILED = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-
-_INSERTED = re.compile(
+_COMPILERS = ("_orig_mod.", "_wrapped_module.")  # texts that every name has which _COMPILED changes
+_COMPILED = pattern(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+_INSERTERS = (*_COMPILERS, "base_layer.", "original_module.", "modules_to_save.")
+_INSERTED = pattern(
     r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|original_module"
     r"|modules_to_save\.[^.]+)\."
 )
-_RENAMED = re.compile(
+_RENAMED = pattern(
     r"\.(?:qweight|weight_packed|weight_q|W_q|Qidxs|codes|_?weight_qdata|parametrizations\.weight\.original)$"
 )
 _HELPERS = (".weight.absmax", ".scales", ".weight.quant_map")
@@ -43,7 +45,9 @@ def plain(name: str) -> str:
     """The name without wrappers and quantisers: `x.lm_head.qweight` -> `x.lm_head.weight`."""
     if "/" in name:
         name = name.replace("/", ".")
-    return _RENAMED.sub(".weight", _INSERTED.sub("", name))
+    if any(part in name for part in _INSERTERS):
+        name = _INSERTED.sub("", name)
+    return name if name.endswith(".weight") else _RENAMED.sub(".weight", name)
 
 
 def wrapper_prefix(names: Iterable[str]) -> str:
@@ -66,6 +70,9 @@ def unwrapped(names: Iterable[str]) -> dict[str, str]:
     """stored name: the model's own name, for every name that a wrapper changed (`module.`, `layers.0._orig_mod.`)."""
     stored = list(names)
     prefix = wrapper_prefix(stored)
+    compiled = any(part in name for name in stored for part in _COMPILERS)
+    if not prefix and not compiled:
+        return {}
     own = {name: _COMPILED.sub("", name.removeprefix(prefix)) for name in stored}
     return {name: new for name, new in own.items() if new != name}
 
@@ -91,7 +98,7 @@ def with_leaf(names: Iterable[str], leaves: Container[str]) -> list[tuple[str, s
 
 def is_packed(name: str, names: Container[str]) -> bool:
     """Whether a quantiser packed this tensor, so that its shape is not the matrix's."""
-    if _RENAMED.search(name):
+    if not name.endswith(".weight") and _RENAMED.search(name):
         return not name.endswith(".original")
     stem = name.removesuffix(".weight")
     return any(f"{stem}{helper}" in names for helper in _HELPERS)

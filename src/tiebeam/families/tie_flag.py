@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiebeam.families.config_levels import FLAG, config_levels
 from tiebeam.families.registry import Architecture, lookup
@@ -22,8 +21,7 @@ _OTHER_KEYS = ("tie_embeddings", "tie_embedding", "weight_tying", "share_embeddi
 _GGUF_ALWAYS_TIED = ("falcon", "bloom")
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """The declared value and where it comes from: a key in a file, or a default. None: no valid declaration."""
 
     value: bool | None
@@ -33,8 +31,7 @@ class Declared:
         return {"declared": self.value, "declared_by": self.by}
 
 
-@dataclass(frozen=True, slots=True)
-class _Flag:
+class _Flag(NamedTuple):
     """The flag of one level. `written`: it is a key in the file, not a default."""
 
     value: bool | None

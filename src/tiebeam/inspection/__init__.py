@@ -13,10 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tiebeam import equality, families
+from tiebeam import families
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.checkpoint.quantized.packed import PackedMatrix, packed_matrix
-from tiebeam.equality import Equality, Progress
 from tiebeam.errors import BadRequest, NumbersNotRead, UnreadableInput, reader
 from tiebeam.families.config_levels import flag_levels
 from tiebeam.inspection.draft_model import draft_kind, draft_vocab_size
@@ -28,6 +27,8 @@ from tiebeam.pair import Matrix, Pair, Tie
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from tiebeam.equality import Equality, Progress
 
 __all__ = ["JOINT_TABLE", "Params", "Report", "Vocabulary", "VocabularyTensor", "inspect", "is_joint"]
 
@@ -166,6 +167,8 @@ def _open(source: Any, progress: Progress) -> tuple[Checkpoint, Callable[[str, s
 
 
 def _compare_stored(checkpoint: Checkpoint, progress: Progress, embed: str, head: str) -> Equality:
+    from tiebeam import equality  # here and below: only for two stored matrices
+
     packed = [packed_matrix(checkpoint, name) for name in (embed, head)]
     try:
         if any(packed):
@@ -180,6 +183,9 @@ def _compare_stored(checkpoint: Checkpoint, progress: Progress, embed: str, head
 
 def _compare_packed(checkpoint: Checkpoint, E: PackedMatrix | None, W: PackedMatrix | None) -> Equality:
     """Packed matrices are equal if all their parts are. Codes mean nothing without their scales."""
+    from tiebeam import equality
+    from tiebeam.equality import Equality
+
     if E is None or W is None:
         return Equality(False, f"only the {'head' if W else 'embedding'} is packed; the numbers were not compared")
     if (E.method, E.bits, E.shape, len(E.parts)) != (W.method, W.bits, W.shape, len(W.parts)):

@@ -8,7 +8,6 @@ non-embedding parameters; a head bias is, because it is no matrix that could be 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import prod
 
@@ -18,11 +17,13 @@ from tiebeam.inspection.report import Params, runs_tied
 from tiebeam.inspection.vocabulary_tensors import VocabularyTensor
 from tiebeam.pair import Pair, Tie
 
-_BUFFER = re.compile(
-    r"(^|\.)(inv_freq|masked_bias|position_ids|token_type_ids|num_batches_tracked|running_(mean|var)"
-    r"|final_logits_bias|d2t|t2d|rope_freqs\.weight|rope_factors_(long|short)\.weight)$"
+# Last levels of a name, without a regular expression: every tensor is asked.
+_BUFFERS = (
+    *(".inv_freq", ".masked_bias", ".position_ids", ".token_type_ids", ".num_batches_tracked", ".running_mean"),
+    *(".running_var", ".final_logits_bias", ".d2t", ".t2d", ".rope_freqs.weight", ".rope_factors_long.weight"),
+    ".rope_factors_short.weight",
 )
-_MASK = re.compile(r"(^|\.)(attn|attention|self_attention)\.bias$")
+_MASKS = (".attn.bias", ".attention.bias", ".self_attention.bias")
 
 
 def count_parameters(checkpoint: Checkpoint, pair: Pair, tables: Iterable[VocabularyTensor]) -> Params:
@@ -74,4 +75,5 @@ def _unique(checkpoint: Checkpoint) -> int:
 
 def _is_buffer(info: TensorInfo) -> bool:
     """Whether the tensor is a buffer: stored with the weights, but not a parameter."""
-    return bool(_BUFFER.search(info.name)) or (len(info.shape) == 4 and bool(_MASK.search(info.name)))
+    name = f".{info.name}"
+    return name.endswith(_BUFFERS) or (len(info.shape) == 4 and name.endswith(_MASKS))

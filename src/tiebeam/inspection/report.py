@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from tiebeam import _html, _text
-from tiebeam._frames import frame
+from tiebeam import _text
 from tiebeam.budget import human, human_bytes, percent
 from tiebeam.inspection.vocabulary import Vocabulary
 from tiebeam.inspection.vocabulary_tensors import VocabularyTensor
@@ -101,7 +100,7 @@ class Report:
     @property
     def title(self) -> str:
         """model · architecture · format · size"""
-        name = self.model if self.model.startswith("hf://") else PurePath(self.model).name
+        name = self.model if self.model.startswith("hf://") else _last_part(self.model)
         parts = [name or self.model, self.architecture or "unknown architecture"]
         return " · ".join([*parts, _FORMATS.get(self.format, self.format), human_bytes(self.nbytes)])
 
@@ -167,6 +166,8 @@ class Report:
         rows += [(name, "  ".join(row)) for name, row in self._matrix_cells()]
         rows += [("ids and rows", str(self.vocabulary))] if self._matrix_cells() else []
         rows += [(name, f"{amount}, {remark}" if remark else amount) for name, amount, remark in self._count_cells()]
+        from tiebeam import _html
+
         return _html.table([*rows, *(("note", note) for note in self._all_notes())], title=f"{self.tie}: {self.title}")
 
     def to_frame(self) -> pandas.DataFrame:
@@ -182,6 +183,8 @@ class Report:
              "tie": str(self.tie)}
             for role, m in stored
         ]  # fmt: skip
+        from tiebeam._frames import frame
+
         return frame(rows, ("role", "name", "rows", "dim", "dtype", "bytes", "tie"))
 
     def _all_notes(self) -> list[str]:
@@ -249,3 +252,13 @@ def runs_tied(pair: Pair) -> bool:
 
 def _cells(matrix: Matrix) -> list[str]:
     return [matrix.name, " x ".join(f"{n:,}" for n in matrix.shape), matrix.dtype, human_bytes(matrix.nbytes)]
+
+
+def _last_part(path: str) -> str:
+    """`PurePath(path).name`, without importing pathlib for the usual path."""
+    last = path.rpartition("/")[2]
+    if os.sep == "/" and last not in ("", "."):
+        return last
+    from pathlib import PurePath
+
+    return PurePath(path).name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiebeam import families
 from tiebeam.checkpoint import Checkpoint
@@ -66,8 +66,7 @@ class Vocabulary:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialId:
+class SpecialId(NamedTuple):
     """A token id that a config names: the file, the path of the key, the id."""
 
     file: str

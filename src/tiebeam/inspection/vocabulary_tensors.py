@@ -7,34 +7,33 @@ encoder's and the decoder's own embeddings, biases, and a quantiser's scales. A 
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
+from tiebeam._pattern import pattern
 from tiebeam.checkpoint import Checkpoint, TensorInfo
-from tiebeam.checkpoint.quantized.packed import is_helper, layer_of, packed_matrix
+from tiebeam.checkpoint.quantized.packed import is_helper, is_quantized, layer_of, packed_matrix
 from tiebeam.inspection.draft_model import TOKEN_MAPS
 
 EMBEDDING, HEAD = "embedding", "LM head"
 PER_LAYER, NGRAM, MTP, DRAFT = "per-layer embedding", "n-gram table", "MTP table", "draft head"
 TOKEN_MAP, SCORE, BIAS = "token map", "score head", "head bias"
 SCALES, FURTHER = "quantizer scales", "further embedding"
-_BY_NAME = (
-    (re.compile(r"(^|\.)(embed_tokens_per_layer|per_layer_token_embd)\."), PER_LAYER),
-    (re.compile(r"(^|[._])(engram|n_?gram|bigram|trigram)[a-z_]*[._].*(emb|table|weight)"), NGRAM),
-    (re.compile(r"(^|\.)medusa_heads?\.\d+\.\d+\.weight$"), DRAFT),
-)
-_SCORE = re.compile(r"(^|\.)(score|v_head\.summary|value_head)\.weight$")
-_IN_LAYER = re.compile(r"(^|\.)(layers|blk|mtp|mtp_layers|nextn|\d+)\.")
-_MTP = re.compile(r"(^|\.)mtp[a-z_]*\.|nextn|(embed_tokens|shared_head\.head|shared_head_head|lm_head)\.[a-z]+$")
-_TABLE = re.compile(r"(emb|wte|head|shared|logits|vocab|proj_out|decoder|output)[^.]*(\.weight)?$")
-_NOT_TABLE = re.compile(r"(^|[._])(pos|position|positions|type|norm|ln|visual|vision|image|audio|qformer)([._]|$)")
-_BIAS = re.compile(r"(^|\.)(final_logits_bias|bias)$")
+# kind: a text that every such name has, which is searched first, and the name
+_BY_NAME = {
+    PER_LAYER: ("per_layer", pattern(r"(^|\.)(embed_tokens_per_layer|per_layer_token_embd)\.")),
+    NGRAM: ("gram", pattern(r"(^|[._])(engram|n_?gram|bigram|trigram)[a-z_]*[._].*(emb|table|weight)")),
+    DRAFT: ("medusa", pattern(r"(^|\.)medusa_heads?\.\d+\.\d+\.weight$")),
+}
+_SCORES = (".score.weight", ".v_head.summary.weight", ".value_head.weight")
+_IN_LAYER = pattern(r"(^|\.)(layers|blk|mtp|mtp_layers|nextn|\d+)\.")
+_MTP = pattern(r"(^|\.)mtp[a-z_]*\.|nextn|(embed_tokens|shared_head\.head|shared_head_head|lm_head)\.[a-z]+$")
+_TABLE = pattern(r"(emb|wte|head|shared|logits|vocab|proj_out|decoder|output)[^.]*(\.weight)?$")
+_NOT_TABLE = pattern(r"(^|[._])(pos|position|positions|type|norm|ln|visual|vision|image|audio|qformer)([._]|$)")
+_BIASES = (".final_logits_bias", ".bias")
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularyTensor:
+class VocabularyTensor(NamedTuple):
     """`params` counts a packed table unpacked; scales, maps and buffers have none."""
 
     name: str
@@ -66,31 +65,34 @@ def vocabulary_tensors(
     pair.pop(None, None)
     layers = {layer for name in pair if name and (layer := layer_of(name))}
     found = [_entry(checkpoint, checkpoint.tensors[name], kind) for name, kind in pair.items() if name]
+    quantized = is_quantized(checkpoint)
     for info in checkpoint.tensors.values():
         if info.name not in pair:
-            kind = _kind(checkpoint, info, sizes, layers)
+            kind = _kind(checkpoint, info, sizes, layers, quantized)
             if kind is not None:
                 found.append(_entry(checkpoint, info, kind))
     return tuple(found)
 
 
-def _kind(checkpoint: Checkpoint, info: TensorInfo, sizes: frozenset[int], layers: set[str]) -> str | None:
+def _kind(
+    checkpoint: Checkpoint, info: TensorInfo, sizes: frozenset[int], layers: set[str], quantized: bool
+) -> str | None:
     name, shape = info.name, info.shape
     if name.rpartition(".")[2] in TOKEN_MAPS:
         return TOKEN_MAP
-    if is_helper(name, checkpoint.tensors):
+    if quantized and is_helper(name, checkpoint.tensors):
         return SCALES if layer_of(name) in layers else None
-    for pattern, kind in _BY_NAME if shape else ():
+    for kind, (part, known) in _BY_NAME.items() if len(shape) == 2 else ():
         small = kind == NGRAM and shape[0] < min(sizes, default=1)  # a few vectors, not a table
-        if pattern.search(name) and len(shape) == 2 and not small:
+        if part in name and known.search(name) and not small:
             return kind
-    if len(shape) == 2 and _SCORE.search(name):
+    if len(shape) == 2 and f".{name}".endswith(_SCORES):
         return SCORE
     rows = {n for n in shape[:1] if n in sizes}
-    packed = packed_matrix(checkpoint, name) if not rows and len(shape) == 2 else None
+    packed = packed_matrix(checkpoint, name) if quantized and not rows and len(shape) == 2 else None
     if packed is not None and packed.codes == name and packed.shape[0] in sizes:
         rows = {packed.shape[0]}
-    if _BIAS.search(name) and shape and shape[-1] in sizes and prod(shape) == shape[-1]:
+    if f".{name}".endswith(_BIASES) and shape and shape[-1] in sizes and prod(shape) == shape[-1]:
         return None if _IN_LAYER.search(name) else BIAS
     if not rows or len(shape) != 2 or _NOT_TABLE.search(name):
         return None

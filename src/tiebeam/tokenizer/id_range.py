@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiebeam._pattern import pattern
 from tiebeam.checkpoint import Checkpoint
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.json_files import decode_json, read_json
@@ -20,9 +21,9 @@ from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_REMOTE_TOKENIZER, MAX_TOKENIZER
 
 _IDS = 1 << 31
-_VOCAB = re.compile(r'"vocab"\s*:\s*(?=[{\[])')
-_ID = re.compile(r"[0-9]{1,10}")
-_ADDED = re.compile(r'"added_tokens"\s*:\s*(?=\[)')
+_VOCAB = pattern(r'"vocab"\s*:\s*(?=[{\[])')
+_ID = pattern(r"[0-9]{1,10}")
+_ADDED = pattern(r'"added_tokens"\s*:\s*(?=\[)')
 
 
 @dataclass(frozen=True)

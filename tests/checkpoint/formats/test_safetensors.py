@@ -24,6 +24,7 @@ from tiebeam.checkpoint.dtypes import BITS
 from tiebeam.checkpoint.files import LocalFiles
 from tiebeam.checkpoint.formats.safetensors import _quick_header, parse_header, read_header
 from tiebeam.errors import UnreadableInput
+from tiebeam.limits import MAX_DIMENSION
 
 # The names that the Rust serializer takes, for every element type of the format.
 SERIALIZED = {
@@ -222,6 +223,13 @@ def test_ordinary_header_is_parsed_by_the_fast_parser() -> None:
     header = {"__metadata__": {"format": "pt"}, "a": entry(), "b": entry("BF16", (4, 4), 16, 48)}
     raw = json.dumps(header).encode() + b"   "
     assert _quick_header(raw, "f", 8 + len(raw), 8 + len(raw) + 48) is not None
+
+
+def test_a_file_whose_size_does_not_bound_its_dimensions_is_left_to_the_parser_that_checks_each() -> None:
+    for size, quick in ((MAX_DIMENSION // 8, True), (MAX_DIMENSION // 8 + 8, False)):
+        raw = json.dumps({"x": {"dtype": "U8", "shape": [size - 4096], "data_offsets": [0, size - 4096]}}).encode()
+        assert (_quick_header(raw, "f", 4096, size) is not None) is quick
+        assert parse_header(json.loads(raw), "f", 4096, size).tensors["x"].shape == (size - 4096,)
 
 
 # Refusing

@@ -7,29 +7,29 @@ are looked for in the directory and one level below it (a trainer's `checkpoint-
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tiebeam._pattern import pattern
 from tiebeam.checkpoint.file_roles import is_folder_without_model, is_never_weights
 from tiebeam.checkpoint.files import Files, LocalFiles, contained
 from tiebeam.errors import UnreadableInput
 
 FORMATS = ("dcp", "deepspeed", "ranks")
 
-METADATA = re.compile(r"^(__\d+)?\.metadata$")
-BLOB = re.compile(r"\.distcp$")
-SHARD = re.compile(r"^shard-\d{5,}-model-\d{5,}-of-\d{5,}\.safetensors$")
+METADATA = pattern(r"^(__\d+)?\.metadata$")
+BLOB = pattern(r"\.distcp$")
+SHARD = pattern(r"^shard-\d{5,}-model-\d{5,}-of-\d{5,}\.safetensors$")
 
 # DeepSpeed: the states of one rank, with whole or sharded weights; one layer of a pipeline
-_STATES = re.compile(r"_(model|optim)_states\.pt$|-model_states\.pt$")
-WHOLE_WEIGHTS = re.compile(r"^mp_rank_(?P<mp>\d+)_model_states\.pt$")
-SHARDED_WEIGHTS = re.compile(r"^zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt$")
-LAYER = re.compile(r"^layer_\d+(-model_\d+)?-model_states\.pt$")
+_STATES = pattern(r"_(model|optim)_states\.pt$|-model_states\.pt$")
+WHOLE_WEIGHTS = pattern(r"^mp_rank_(?P<mp>\d+)_model_states\.pt$")
+SHARDED_WEIGHTS = pattern(r"^zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt$")
+LAYER = pattern(r"^layer_\d+(-model_\d+)?-model_states\.pt$")
 
-RANK_FILE = re.compile(r"^(?P<stem>.+?)[_-]rank[_-]?(?P<rank>\d{1,6})(?P<suffix>\.(?:pt|pth|bin|ckpt))$")
+RANK_FILE = pattern(r"^(?P<stem>.+?)[_-]rank[_-]?(?P<rank>\d{1,6})(?P<suffix>\.(?:pt|pth|bin|ckpt))$")
 
-_MEGATRON = re.compile(r"^mp_rank_\d+(_\d+)*$")
+_MEGATRON = pattern(r"^mp_rank_\d+(_\d+)*$")
 _MAX_FOLDERS = 1000
 
 

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import json
 import reprlib
-import struct
 from collections.abc import Iterable, Mapping
-from itertools import chain
-from math import prod
-from operator import itemgetter
 from typing import Any
 
 from tiebeam.checkpoint import dtypes
 from tiebeam.checkpoint.files import Files
-from tiebeam.checkpoint.json_files import decode_json, parse_json
+from tiebeam.checkpoint.json_files import CHECKED_FROM, decode_json, parse_json
 from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS, MAX_SAFETENSORS_HEADER
@@ -34,7 +30,7 @@ def read_header(files: Files, name: str) -> Header:
     size, first = files.head(name, _FIRST)
     if size < 8 or len(first) < 8:
         raise UnreadableInput(f"{name} is {size} bytes long; a safetensors file has at least 8")
-    (length,) = struct.unpack_from("<Q", first)
+    length = int.from_bytes(first[:8], "little")
     if length > MAX_SAFETENSORS_HEADER:
         raise UnreadableInput(
             f"{name} has a header length of {length:,}, which exceeds the limit of {MAX_SAFETENSORS_HEADER:,}; "
@@ -44,21 +40,19 @@ def read_header(files: Files, name: str) -> Header:
     if data_begin > size:
         raise UnreadableInput(f"{name} is truncated: its header needs {data_begin:,} bytes, the file has {size:,}")
     raw = first[8:data_begin] if data_begin <= len(first) else first[8:] + files.read(name, len(first), data_begin)
-    if not raw.lstrip(b" \t\r\n").startswith(b"{"):  # some writers align the numbers with white space before it
+    # Some writers align the numbers with white space before the header.
+    if raw[:1] != b"{" and not raw.lstrip(b" \t\r\n").startswith(b"{"):
         raise UnreadableInput(f"{name} is not a safetensors file: its header does not start with '{{'")
     return _quick_header(raw, name, data_begin, size) or parse_header(
         parse_json(raw, f"the header of {name}", numbers_are_finite=True), name, data_begin, size
     )
 
 
-_FIELDS = itemgetter("shape", "dtype", "data_offsets")
-
-
 def _refuse(_: str) -> None:
     raise ValueError
 
 
-_DECODER = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
+_DECODE = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse).raw_decode
 
 
 def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Header | None:
@@ -66,37 +60,37 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
 
     Duplicate keys are detected by counting: json keeps one of two, so there are fewer strings than quotation marks.
     """
-    if b"\\" in raw or b"-" in raw:  # escapes; negative numbers
+    if b"\\" in raw or b"-" in raw or file_size > MAX_DIMENSION // 8:  # escapes; negative numbers
         return None
-    at, bits, new, info = 0, dtypes.BITS, tuple.__new__, TensorInfo
+    at, bits, most, new, info = 0, dtypes.BITS, MAX_DIMENSIONS, tuple.__new__, TensorInfo
     try:
-        text = decode_json(raw, file)
-        tensors, stop = _DECODER.raw_decode(text)
-        metadata = tensors.pop("__metadata__", None)
-        strings = 5 * len(tensors)
-        # Types and sizes before any arithmetic: JSON's true, a list or a number of 4,000 digits is not a dimension.
-        fields = list(map(_FIELDS, tensors.values()))
-        shapes = [shape for shape, _, _ in fields]
-        if set(map(type, shapes)) - {list} or max(map(len, shapes), default=0) > MAX_DIMENSIONS:
-            return None
-        dimensions = list(chain.from_iterable(shapes))
-        if dimensions and (set(map(type, dimensions)) != {int} or max(dimensions) > MAX_DIMENSION):
-            return None
-        for name, (shape, dtype, (begin, end)) in zip(tensors, fields, strict=True):
-            if begin != at or end <= at or prod(shape) * bits[dtype] != (end - at) * 8:
+        text = raw.decode() if len(raw) < CHECKED_FROM else decode_json(raw, file)
+        tensors, length = _DECODE(text)
+        metadata, stop = tensors.pop("__metadata__", None), data_begin
+        for name, entry in tensors.items():
+            shape, dtype, (begin, end) = entry["shape"], entry["dtype"], entry["data_offsets"]
+            # Types before any arithmetic: JSON's true and a list are not dimensions. Python treats true as 1.
+            if type(shape) is not list or len(shape) > most:
                 return None
-            if at < 2 and bool in (type(begin), type(end)):  # JSON's true and false, which Python treats as 1 and 0
+            size = bits[dtype]
+            for dimension in shape:
+                if type(dimension) is not int:
+                    return None
+                size *= dimension
+            # A range is not empty, and the last one ends with the file: no dimension is 0 or exceeds MAX_DIMENSION.
+            if begin != at or end <= at or size != (end - at) * 8 or (at < 2 and bool in (type(begin), type(end))):
                 return None
+            start, stop, at = stop, data_begin + end, end
             # tuple.__new__ takes a third of the time of TensorInfo(...).
-            tensors[name] = new(info, (name, tuple(shape), dtype, file, data_begin + at, data_begin + end, None, ""))
-            at = end
+            tensors[name] = new(info, (name, tuple(shape), dtype, file, start, stop, None, ""))
+        strings = 5 * len(tensors)
         if metadata is not None:
             if not set(map(type, metadata.values())) <= {str}:
                 return None
             strings += 1 + 2 * len(metadata)
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError, UnreadableInput):
         return None
-    usual = data_begin + at == file_size and raw.count(b'"') == 2 * strings and not text[stop:].strip(" ")
+    usual = stop == file_size and raw.count(b'"') == 2 * strings and not text[length:].strip(" ")
     return Header(tensors, metadata or {}) if usual else None
 
 

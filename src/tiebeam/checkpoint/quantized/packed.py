@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiebeam.checkpoint.tensors import Checkpoint, TensorInfo
 from tiebeam.errors import TiebeamError
@@ -36,10 +35,11 @@ HELPERS = (
     *(f"weight.{part}" for part in (*_BNB4, *_BNB4_STATE)),
 )
 """The names of the parts beside the codes, relative to the layer."""
+_HELPER_ENDS = tuple(f".{part}" for part in HELPERS)
+_ENDS = (*(f".{part}" for part in _CODES), *_HELPER_ENDS)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedMatrix:
+class PackedMatrix(NamedTuple):
     """`shape` is the logical one, [V, D]. `codes` is the name of the tensor with the values, `parts` has every name."""
 
     method: str
@@ -53,7 +53,7 @@ class PackedMatrix:
         return prod(self.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape), "parts": list(self.parts)}
+        return {**self._asdict(), "shape": list(self.shape), "parts": list(self.parts)}
 
 
 def packed_matrix(checkpoint: Checkpoint, name: str) -> PackedMatrix | None:
@@ -74,19 +74,16 @@ def packed_matrix(checkpoint: Checkpoint, name: str) -> PackedMatrix | None:
 
 def layer_of(name: str) -> str | None:
     """The layer that a tensor belongs to: `lm_head` for `lm_head.qweight` and `lm_head.weight.absmax`."""
-    for part in (*_CODES, *HELPERS):
-        if name.endswith(f".{part}"):
-            return name[: -len(part) - 1]
-    return None
+    end = next((end for end in _ENDS if name.endswith(end)), None)
+    return None if end is None else name[: -len(end)]
 
 
 def is_helper(name: str, names: Mapping[str, Any]) -> bool:
     """Whether `name` holds scales or other parts of a packed matrix, not weights of its own."""
-    for part in HELPERS:
-        if name.endswith(f".{part}"):
-            layer = name[: -len(part) - 1]
-            return any(f"{layer}.{codes}" in names for codes in _CODES)
-    return False
+    if not name.endswith(_HELPER_ENDS):  # as nearly all names
+        return False
+    layer = next(name[: -len(end)] for end in _HELPER_ENDS if name.endswith(end))
+    return any(f"{layer}.{codes}" in names for codes in _CODES)
 
 
 _Layout = tuple[str, int, tuple[int, int], str, tuple[str, ...]]
