@@ -42,7 +42,7 @@ class Attention(nn.Module):
         q = norm(split_heads(self.c_q(x), self.heads), self.eps)
         k = norm(split_heads(self.c_k(x), self.kv_heads), self.eps)
         v = split_heads(self.c_v(x), self.kv_heads)
-        q = rotate(q, cos, -sin) * self.q_gain.to(q.dtype)[:, None, None]
+        q = rotate(q, cos, -sin) * self.q_gain.to(q.dtype)[:, None]
         y: Tensor = self.proj(attend(q, rotate(k, cos, -sin), v))
         return y
 
