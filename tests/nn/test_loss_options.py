@@ -5,7 +5,7 @@ import torch
 
 from helpers.plain_loss import both, draw_inputs, plain_loss, rel_error
 from tiebeam.errors import BadRequest
-from tiebeam.nn import TiedEmbedding, tied_cross_entropy
+from tiebeam.nn import TiedEmbedding, chunked_loss, tied_cross_entropy
 
 CAPS = [1e-2, 0.1, 1.0, 15.0, 16.5, 30.0, 50.0, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8]
 
@@ -16,9 +16,11 @@ CAPS = [1e-2, 0.1, 1.0, 15.0, 16.5, 30.0, 50.0, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e
 def test_the_softcap_is_exact_at_every_cap(cap, dtype, kind):
     inputs = draw_inputs(20, (64,), 200, 32, dtype)
     got, exact = both(*inputs, softcap=cap, softcap_kind=kind, chunk=24)
-    # Products of float32 numbers round z by about 1e-6; a cap below 1 divides that error by the cap.
-    limit = 2e-6 * max(1.0, 1 / cap) if dtype == torch.float32 else 1e-2
-    assert rel_error(got[0], exact[0]) < 1e-6
+    # Products of float32 numbers round z by about 1e-6; a cap below 1 divides that error by the cap. A CPU with bf16
+    # instructions multiplies bfloat16 in bfloat16, which rounds the logits to 8 bits.
+    rounded = chunked_loss.product_dtype(*inputs[:2]) == torch.bfloat16
+    limit = 2e-6 * max(1.0, 1 / cap) if dtype == torch.float32 else 3e-2 if rounded else 1e-2
+    assert rel_error(got[0], exact[0]) < (1e-3 if rounded else 1e-6)
     assert max(rel_error(g, e) for g, e in zip(got[1:], exact[1:], strict=True)) < limit
 
 
@@ -105,7 +107,8 @@ def test_metrics_come_with_the_loss(dtype, reduction, softcap):
     assert torch.equal(found.predictions, predictions)
     assert float(found.accuracy) == pytest.approx(float((predictions == targets).sum() / counted.sum()))
     without = plain_loss(h.double(), W.detach().double(), targets, **{**options, "z_loss": 0.0})
-    torch.testing.assert_close(found.z_loss.double(), alone.detach().double() - without, rtol=1e-4, atol=1e-4)
+    close = 2e-2 if chunked_loss.product_dtype(h, W) == torch.bfloat16 else 1e-4  # `without` has exact logits
+    torch.testing.assert_close(found.z_loss.double(), alone.detach().double() - without, rtol=close, atol=close)
     found.loss.sum().backward()
     assert W.grad.any()
     assert not found.z_loss.requires_grad

@@ -179,8 +179,9 @@ def _each(most: int, total: int, dim: int, itemsize: int, call: Call) -> int:
     """Tokens of each rank in a chunk: chunks of equal size, the same on every rank."""
     size = call.ranks.size
     chunk = call.chunk
-    if chunk is None:
-        chunk = max(default_chunk(total, call.ranks.shard_size(call.vocab), dim, itemsize), _LEAST_EACH * size)
+    if chunk is None:  # a quarter of what one rank takes: more passes over V/N rows of dW, but the peak stays near 1/N
+        one_rank = default_chunk(total, call.ranks.shard_size(call.vocab), dim, itemsize)
+        chunk = max(one_rank // 4, _LEAST_EACH * size)
     chunks = -(-most // max(1, chunk // size))
     return -(-most // chunks) if chunks else 1
 
