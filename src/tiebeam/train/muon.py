@@ -32,9 +32,9 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 
 def orthogonalize(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> the same, singular values near 1
-    """The quintic Newton-Schulz iteration on a stack of matrices."""
+    """The quintic Newton-Schulz iteration on a stack of matrices; X is overwritten."""
     a, b, c = COEFFICIENTS
-    X = X / X.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY)
+    X.div_(X.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY))
     for _ in range(steps):
         A = X @ X.mT
         B = torch.baddbmm(A, A, A, beta=b, alpha=c)
@@ -123,9 +123,11 @@ def _orthogonal(matrices: list[Tensor], steps: int, dtype: torch.dtype) -> list[
     """Orthogonalize each; matrices of one shape go together."""
     found: list[Tensor] = list(matrices)
     for indices in _by_shape(matrices):
-        wide = [matrices[i].mT if _tall(matrices[i]) else matrices[i] for i in indices]
-        stack = orthogonalize(torch.stack(wide).to(dtype), steps)
-        for i, update in zip(indices, stack, strict=True):
+        rows, columns = sorted(matrices[indices[0]].shape)
+        stack = torch.empty((len(indices), rows, columns), dtype=dtype, device=matrices[indices[0]].device)
+        for slot, i in zip(stack, indices, strict=True):  # one pass; torch.stack and a cast are two
+            slot.copy_(matrices[i].mT if _tall(matrices[i]) else matrices[i])
+        for i, update in zip(indices, orthogonalize(stack, steps), strict=True):
             found[i] = update.mT if _tall(matrices[i]) else update
     return found
 
