@@ -1,6 +1,7 @@
 """Runs are deterministic, resumable and interruptible, and end as ordinary checkpoints."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ def test_settings_round_trip_through_run_json(corpus, tmp_path):
 
 def test_each_architecture_has_its_own_tied_learning_rate():
     assert settings(arch="standard").learning_rates.table > settings(arch="golf", softcap=15.0).learning_rates.table
-    assert LearningRates.of("golf", 64) == LearningRates.of("golf", 512) == LearningRates()
+    assert LearningRates.of("golf", 256) == replace(LearningRates(), matrices=0.022, table=1.5 / 256)
 
 
 def test_the_default_rates_follow_the_width_of_a_standard_model():

@@ -20,7 +20,7 @@ class LearningRates:
     Args:
         matrices: Muon, for the weight matrices of the layers.
         table: Adam, for a tied embedding. parameter-golf uses 0.05, where the loss of the golf architecture spikes in
-            the first steps; at 0.02 it does not.
+            the first steps; at 0.02 and below it does not.
         embed: Adam, for the embedding of an untied pair. Higher than the tied one, because no logits depend on it.
             0.6 is parameter-golf's, for tables initialized from N(0, 1).
         head: Adam, for the LM head of an untied pair.
@@ -51,17 +51,17 @@ class LearningRates:
 
     @classmethod
     def of(cls, arch: str, dim: int) -> LearningRates:
-        """The defaults of an architecture at a width; those of the standard one come from the sweep in docs/recipe.md.
+        """The defaults of an architecture at a width, from the sweeps in docs/recipe.md.
 
         The best rates of a tied embedding and of an untied head fall as 1/width, that of an untied embedding does not
-        fall. Below width 64 nothing was swept; the rates stay those of 64.
+        fall. Below width 64 nothing was swept; the rates stay those of 64. The golf architecture was swept tied only.
 
         >>> LearningRates.of("standard", 256).table, LearningRates.of("standard", 256).head
         (0.0125, 0.00390625)
         """
-        if arch != "standard":
-            return cls()
         width = max(dim, 64)
+        if arch == "golf":
+            return cls(matrices=0.022, table=1.5 / width)
         return cls(table=3.2 / width, embed=0.15, head=1.0 / width)
 
     def scaled(self, factor: float) -> LearningRates:
