@@ -116,6 +116,14 @@ def test_the_answers_are_in_the_verdict(comparison):
         assert bool(answer["needed"]) == answer["includes_zero"]
 
 
+def test_the_difference_halfway_is_that_of_the_checks_in_the_middle(comparison):
+    halfway = comparison.document["answers"]["steps"]["at"]["halfway"]
+    wide = [cell for cell in comparison.document["ladder"]["cells"] if cell["width"] == 16]
+    tied, untied = ({check["step"]: check["bpb"] for check in cell["checks"]} for cell in wide)
+    assert halfway["step"] == 6
+    assert halfway["difference"] == pytest.approx(untied[6] - tied[6], abs=1e-9)
+
+
 def test_second_call_keeps_finished_runs(comparison, corpus, tiny):
     records = []
     before = (comparison.out / "tied-d16-v300-s0" / "model.safetensors").stat().st_mtime_ns

@@ -25,7 +25,7 @@ def test_tied_wins_at_equal_size_and_untied_does_not_lose_at_equal_steps(tmp_pat
     base = base_settings(layers=1, dim=32, heads=2, kv_heads=1, mlp_dim=32, context=64, batch_tokens=1024, steps=300,
                          threads=1, validation_tokens=32768, validate_every=0.5)  # fmt: skip
     chosen = [VARIANTS["tied"], VARIANTS["untied"]]
-    groups = plan_runs(base, chosen, [corpus], [16, 32], [0], tmp_path, match="steps", anchor="tied", threads=1)
+    groups = plan_runs(base, chosen, [corpus], [16, 32], [0, 1, 2], tmp_path, match="steps", anchor="tied", threads=1)
     for runs in groups:
         train_in_turns(runs)
     windows = windows_of(groups[0][0])

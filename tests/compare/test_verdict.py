@@ -57,6 +57,24 @@ def test_the_verdict_has_three_sentences_with_the_other_widths_and_the_packed_si
     assert alone.sentences[2].startswith("Equal size cannot be answered from one width")
 
 
+@pytest.mark.parametrize(
+    ("halfway", "said"),
+    [
+        (-0.06, "The difference is shrinking, from -0.0600 at step 150 to -0.0400 at step 300: longer training may"),
+        (0.06, "The difference has changed its sign, from +0.0600 at step 150 to -0.0400 at step 300"),
+        (-0.043, ""),
+        (-0.02, ""),
+    ],
+)
+def test_a_difference_that_shrinks_during_the_run_is_said_with_the_verdict(halfway, said):
+    at = {**STEPS, "halfway": {"step": 150.0, "difference": halfway}}
+    note = make_verdict({"steps": answer(at=at), "time": answer(question="time")}, []).note
+    assert said in note
+    assert ("longer training may change the answer" in note) == bool(said)
+    unclear = make_verdict({"steps": answer(0.001, at=at), "time": answer(question="time")}, []).note
+    assert "longer training" not in unclear
+
+
 def test_the_running_answer_is_one_short_line():
     assert running_text(TITLES, found(-0.06, 0.02), 64, 150) == (
         "width 64, step 150: untied better than tied by 0.0600 (95% CI 0.0400 to 0.0800)"

@@ -43,7 +43,8 @@ class Answer:
     """Whether both losses were measured at the matched point, or one was interpolated on its curve or ladder."""
     at: dict[str, Any]
     """The matched point: {"width", "vocab", "steps": [first, second], "seconds": [...]}, or
-    {"sizes": [...]} with the parameter counts (or packed bytes) where the two ladders were compared."""
+    {"sizes": [...]} with the parameter counts (or packed bytes) where the two ladders were compared. At equal steps
+    also "halfway": {"step", "difference"}, the difference in the middle of the runs."""
     seeds: int
     documents: int
     errors: dict[str, float]

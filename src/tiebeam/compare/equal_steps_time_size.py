@@ -28,7 +28,7 @@ LEAST_SLICES = 3
 def equal_steps(pair: Pair, minutes: float) -> Answer:
     """Compare at the last step that both have. `minutes` is the training time of the whole comparison so far."""
     steps = min(_last_step(side) for side in pair)
-    return _at_steps("steps", pair, (steps, steps), minutes)
+    return _at_steps("steps", pair, (steps, steps), minutes, halfway=_halfway(pair, steps))
 
 
 def equal_time(pair: Pair, minutes: float) -> Answer:
@@ -43,6 +43,17 @@ def equal_time(pair: Pair, minutes: float) -> Answer:
     at = (max(at[0], earliest), max(at[1], earliest))
     slope = max(abs(_slope(side, step)) for side, step in zip(pair, at, strict=True))
     return _at_steps("time", pair, at, minutes, clock_error=slope * error)
+
+
+def _halfway(pair: Pair, last: float) -> dict[str, float] | None:
+    """Step and difference at the check that is nearest to half of the run; None if there was none before the end."""
+    curve = next(iter(pair[0].values()))
+    earlier = [float(step) for step in curve.steps if step < last]
+    if not earlier:
+        return None
+    step = min(earlier, key=lambda s: abs(s - last / 2))
+    first, second = (np.mean([side[s].at_step(step) for s in _seeds(pair)], axis=0) for side in pair)  # [G]
+    return {"step": step, "difference": float(curve.bits(second) - curve.bits(first))}
 
 
 def step_time_ratio(pair: Pair) -> tuple[float, float]:
@@ -84,8 +95,9 @@ def equal_size(
 
 
 def _at_steps(
-    question: Question, pair: Pair, at: tuple[float, float], minutes: float, clock_error: float = 0.0
-) -> Answer:
+    question: Question, pair: Pair, at: tuple[float, float], minutes: float, clock_error: float = 0.0,
+    halfway: dict[str, float] | None = None,
+) -> Answer:  # fmt: skip
     seeds = _seeds(pair)
     first, second = (
         np.stack([side[seed].at_step(step) for seed in seeds]) for side, step in zip(pair, at, strict=True)
@@ -99,7 +111,7 @@ def _at_steps(
     ]
     where = {
         "width": curves[0].run.width, "vocab": curves[0].run.vocab, "steps": [round(step) for step in at],
-        "seconds": seconds,
+        "seconds": seconds, **({"halfway": halfway} if halfway else {}),
     }  # fmt: skip
     variants = (curves[0].run.config.variant, curves[1].run.config.variant)
     return _answer(question, variants, found, (first, second), curves[0], measured, where, len(seeds), minutes)

@@ -13,6 +13,8 @@ from tiebeam.budget import human, human_bytes
 from tiebeam.compare.document import Answer, Gap
 from tiebeam.compare.paired_statistics import SEED_ERROR, Estimate, seeds_needed
 
+SHRUNK = 0.9  # of the difference halfway: below it, a comparison says that the difference is shrinking
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -48,9 +50,8 @@ def make_verdict(answers: Mapping[str, Answer], gaps: Sequence[Gap], main: str =
     else:
         sentences.append("Equal size cannot be answered from one width: use several widths whose sizes overlap.")
     half = (head.ci_high - head.ci_low) / 2
-    return Verdict(
-        head.first, head.second, head.difference, half, head.seeds, head.winner, tuple(sentences), certainty(head)
-    )
+    note = _joined(certainty(head), shrinking(answers["steps"]))
+    return Verdict(head.first, head.second, head.difference, half, head.seeds, head.winner, tuple(sentences), note)
 
 
 def only_one(variant: str, title: str, bpb: float, seeds: int) -> Verdict:
@@ -131,6 +132,21 @@ def certainty(answer: Answer) -> str:
     return (
         f"Intervals: 95%, paired over {over}; one seed, so they allow for a variation between seeds of "
         f"{SEED_ERROR:g} bits per byte instead of measuring it. {scope}"
+    )
+
+
+def shrinking(steps: Answer) -> str:
+    """A warning if a clear difference was much larger, or had the other sign, in the middle of the run; else ''."""
+    halfway = steps.at.get("halfway")
+    if halfway is None or steps.includes_zero:
+        return ""
+    before, now = halfway["difference"], steps.difference
+    if before * now > 0 and abs(now) > SHRUNK * abs(before):
+        return ""
+    how = "is shrinking" if before * now > 0 else "has changed its sign"
+    return (
+        f"The difference {how}, from {before:+.4f} at step {halfway['step']:,.0f} to {now:+.4f} at step "
+        f"{steps.at['steps'][0]:,}: longer training may change the answer."
     )
 
 
