@@ -20,7 +20,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tiebeam.corpus import text_chunks
 from tiebeam.corpus.text_chunks import TextChunk, split_text
-from tiebeam.corpus.training_tokenizer import JsonTokenizer, SentencePieceTokenizer, bytes_of, open_tokenizer, train_bpe
+from tiebeam.corpus.training_tokenizer import (
+    JsonTokenizer,
+    SentencePieceTokenizer,
+    _as_array,
+    bytes_of,
+    open_tokenizer,
+    train_bpe,
+)
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 
 TEXT = [
@@ -211,3 +218,11 @@ def test_missing_sentencepiece_is_reported_with_its_extra(tmp_path: Path) -> Non
         pytest.raises(MissingExtra, match=r"tiebeam\[corpus\]"),
     ):
         open_tokenizer(tmp_path / "a.model")
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
+@given(ids=st.lists(st.integers(0, 2**16 - 1), max_size=9))
+def test_a_list_of_ids_becomes_the_array_that_numpy_makes(dtype, ids) -> None:
+    found, expected = _as_array(ids, np.dtype(dtype)), np.array(ids, dtype)
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)

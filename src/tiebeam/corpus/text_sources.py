@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 from tiebeam.corpus.compressed_files import COMPRESSIONS
 from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
@@ -23,25 +23,40 @@ from tiebeam.errors import BadRequest, MissingExtra, UnreadableInput
 PYTHON = "@python"
 _SMALL = 1 << 20  # bytes that are read at once to be hashed
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
+_TOPICS = f"{PYTHON}/pydoc_data/topics.py"
+_NOT_SOURCES = {".py", "sitecustomize.py", "usercustomize.py"}
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(NamedTuple):  # cheaper to make than a frozen dataclass: every source is listed, few are read
     """One file to read. `name` is relative to its source, so it is the same on every machine."""
 
     name: str
-    path: Path
+    location: str
     kind: Literal["text", "jsonl", "parquet", "topics"]
     named: bool  # given by the user, not found in a directory
     size: int
     modified: int
 
+    @property
+    def path(self) -> Path:
+        return Path(self.location)
+
     def digest(self) -> bytes:
         """SHA-256 of the bytes as stored."""
-        with self.open(raw=True) as stream:
-            if self.size <= _SMALL:  # file_digest allocates a buffer for every file
-                return hashlib.sha256(stream.read()).digest()
-            return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
+        if self.size > _SMALL:
+            with self.open(raw=True) as stream:
+                return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
+        try:
+            with open(self.location, "rb", buffering=0) as handle:
+                self._refuse_if_changed(handle.fileno())
+                return hashlib.sha256(handle.read()).digest()
+        except OSError as error:
+            raise UnreadableInput(f"{self.path} cannot be read: {first_line(error)}") from None
+
+    def _refuse_if_changed(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
+            raise UnreadableInput(f"{self.path} changed while it was being read; run again when it is complete")
 
     @contextlib.contextmanager
     def open(self, raw: bool = False) -> Iterator[IO[bytes]]:
@@ -49,10 +64,8 @@ class SourceFile:
         suffix = self.path.suffix
         errors: tuple[type[BaseException], ...] = (OSError,)
         try:
-            with open(self.path, "rb") as handle:
-                status = os.fstat(handle.fileno())
-                if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
-                    raise UnreadableInput(f"{self.path} changed while it was being read; run again when it is complete")
+            with open(self.location, "rb") as handle:
+                self._refuse_if_changed(handle.fileno())
                 if raw or suffix not in COMPRESSIONS:
                     yield handle
                 else:
@@ -91,7 +104,7 @@ def list_sources(sources: Sequence[str | os.PathLike[str]]) -> SourceFiles:
         if stat.S_ISDIR(status.st_mode):
             files += _directory(path, skipped)
         elif stat.S_ISREG(status.st_mode):
-            files.append(SourceFile(path.name, path, _kind(path), True, status.st_size, status.st_mtime_ns))
+            files.append(SourceFile(path.name, str(path), _kind(path), True, status.st_size, status.st_mtime_ns))
         else:
             raise UnreadableInput(f"{path} is not a regular file; text is read more than once, so save it to a file")
     return SourceFiles(tuple(files), skipped)
@@ -139,7 +152,7 @@ def _directory(root: Path, skipped: Counter[str]) -> list[SourceFile]:
                 skipped["special"] += 1
                 continue
             relative = f"{label}/{inner}{name}"
-            files.append(SourceFile(relative, path, _kind(path), False, status.st_size, status.st_mtime_ns))
+            files.append(SourceFile(relative, str(path), _kind(path), False, status.st_size, status.st_mtime_ns))
     return sorted(files, key=lambda file: file.name)
 
 
@@ -152,23 +165,24 @@ def _python_library() -> list[SourceFile]:
     for folder, inside, names in os.walk(root):
         inside[:] = [name for name in inside if name not in _NOT_LIBRARY]
         inner = "" if folder == str(root) else Path(folder).relative_to(root).as_posix() + "/"
+        label = f"{PYTHON}/{inner}"
+        start = os.path.join(folder, "")  # noqa: PTH118 - a Path per file would add a third to the listing
         for name in names:
-            generated = name.startswith("_sysconfigdata") or name in ("sitecustomize.py", "usercustomize.py")
-            if not name.endswith(".py") or name == ".py" or generated:
+            if not name.endswith(".py") or name in _NOT_SOURCES or name.startswith("_sysconfigdata"):
                 continue
-            path = os.path.join(folder, name)  # noqa: PTH118 - a Path per step takes longer than hashing the text
+            path = start + name
             try:
                 status = os.stat(path)  # noqa: PTH116
             except OSError:
                 continue
             if not stat.S_ISREG(status.st_mode):
                 continue
-            kind: Literal["text", "topics"] = "topics" if inner + name == "pydoc_data/topics.py" else "text"
-            named = f"{PYTHON}/{inner}{name}"
-            files.append(SourceFile(named, Path(path), kind, False, status.st_size, status.st_mtime_ns))
+            named = label + name
+            kind: Literal["text", "topics"] = "topics" if named == _TOPICS else "text"
+            files.append(SourceFile(named, path, kind, False, status.st_size, status.st_mtime_ns))
     if not files:
         raise BadRequest(f"this Python has no library sources in {root}; pass a text file or a directory")
-    return sorted(files, key=lambda file: file.name)
+    return sorted(files)  # names are unique, so they decide
 
 
 def first_line(error: BaseException) -> str:

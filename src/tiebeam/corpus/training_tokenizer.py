@@ -14,6 +14,7 @@ is left to the prefix, so that the chunks of a document have the tokens of the w
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import re
@@ -138,16 +139,20 @@ class JsonTokenizer:
         with explaining_failure(f"{where} cannot encode text"):
             opening = self._tokenizer.encode("a", add_special_tokens=False).tokens
         self._prefix = bool(opening) and opening[0].startswith(marker)
+        byte_level = self.kind == "byte-level"
+        sizes: dict[int, int] = {}  # one assignment of all is faster than one per token
         for text, token in texts.items():
             if text in special:
                 continue
             if text in added:
-                self.bytes_per_token[token] = len(text.encode())
-            elif self.kind == "byte-level":
-                self.bytes_per_token[token] = len(text)  # one character for each byte
+                sizes[token] = len(text.encode())
+            elif byte_level:
+                sizes[token] = len(text)  # one character for each byte
             else:
-                self.bytes_per_token[token] = 1 if _BYTE_PIECE.match(text) else len(text.replace("▁", " ").encode())
-            self.leading_space[token] = self._prefix and text not in added and text.startswith(marker)
+                sizes[token] = 1 if _BYTE_PIECE.match(text) else len(text.replace("▁", " ").encode())
+            if self._prefix and text not in added and text.startswith(marker):
+                self.leading_space[token] = True
+        self.bytes_per_token[list(sizes)] = list(sizes.values())
 
     def encode(self, chunks: Sequence[TextChunk]) -> list[Tokens]:
         """Tokens of each chunk, encoded in parallel."""
@@ -155,7 +160,7 @@ class JsonTokenizer:
         dtype = token_dtype(self.vocab)
         with explaining_failure("the text cannot be turned into tokens"):
             encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=dtype) for encoding in encoded]
+        return [_as_array(encoding.ids, dtype) for encoding in encoded]
 
     def decode(self, tokens: Iterable[int]) -> str:
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False)
@@ -199,10 +204,15 @@ class SentencePieceTokenizer:
     def encode(self, chunks: Sequence[TextChunk]) -> list[Tokens]:
         texts = _without_prefixed_space(chunks) if self._prefix else [chunk.text for chunk in chunks]
         dtype = token_dtype(self.vocab)
-        return [np.array(tokens, dtype=dtype) for tokens in self._model.encode(texts, out_type=int, num_threads=-1)]
+        return [_as_array(tokens, dtype) for tokens in self._model.encode(texts, out_type=int, num_threads=-1)]
 
     def decode(self, tokens: Iterable[int]) -> str:
         return str(self._model.decode([int(token) for token in tokens]))
+
+
+def _as_array(ids: list[int], dtype: np.dtype[Any]) -> Tokens:  # [N]
+    """np.array(ids, dtype); NumPy alone takes eight times as long for a list."""
+    return np.array(array.array("I", ids), dtype=dtype)
 
 
 def _without_prefixed_space(chunks: Sequence[TextChunk]) -> list[str]:
