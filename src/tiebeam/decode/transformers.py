@@ -173,19 +173,29 @@ class TransformersEngine(EngineBase):
             )
         before = {"past_key_values": cache.keys_values} if cache.keys_values is not None else {}
         new = ids.tolist() if before else [*cache.tokens, *ids.tolist()]
+        states, output = self._states(new, use_cache=True, **before)
+        cache.tokens += ids.tolist()
+        cache.keys_values = output.get("past_key_values")
+        return states[-len(ids) :]
+
+    def hidden(self, tokens: Tokens) -> Array:  # [T] -> [T, D]
+        """Without a cache, which holds two rows of every layer for each token."""
+        self._check_length(len(tokens))
+        return self._states(self.check(tokens).tolist(), use_cache=False)[0]
+
+    def _states(self, ids: list[int], **options: Any) -> tuple[Array, Any]:  # [T] -> [T, D], the model's output
+        """The hidden states that the head gets for `ids`."""
         seen: list[torch.Tensor] = []
 
         def keep(h: torch.Tensor) -> torch.Tensor:  # [1, T, D] -> [1, 1, D]
             seen.append(h)
             return h[:, -1:]  # logits of one position; all of them would be [T, V]
 
-        output = self._run(new, keep, use_cache=True, **before)
-        cache.tokens += ids.tolist()
-        cache.keys_values = output.get("past_key_values")
-        h = _numpy(seen[0][0, -len(ids) :])
+        output = self._run(ids, keep, **options)
+        h = _numpy(seen[0][0])
         if not np.isfinite(h).all():
             raise UnreadableInput(f"{self.source} gives hidden states that are not finite numbers on this input")
-        return h
+        return h, output
 
     def unembed(self, h: Array) -> Array:  # [T, D] -> [T, V]
         states = _tensor(h, self._stored)[None]  # [1, T, D]

@@ -14,7 +14,7 @@ from helpers.lively_models import lively, reference, save, sentence
 from tiebeam.checkpoint import open_checkpoint
 from tiebeam.decode import Decoder
 from tiebeam.decode.numpy import load_weights
-from tiebeam.decode.numpy.load_weights import LazyRows, Linear, Weights
+from tiebeam.decode.numpy.load_weights import LazyRows, Linear, Slabs, Weights
 from tiebeam.errors import BadRequest, UnreadableInput
 
 torch = pytest.importorskip("torch")
@@ -126,3 +126,31 @@ def test_pytorch_files_run_the_same(family, dtype, tmp_path):
     save(model, tmp_path / "other")
     assert decoder.notes == ()
     np.testing.assert_array_equal(decoder.logits(TOKENS), Decoder.open(tmp_path / "other").logits(TOKENS))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arrays_cut_from_slabs_hold_what_arrays_of_their_own_hold(monkeypatch, dtype):
+    """They do not overlap, and those of a quarter of a slab and more are allocated alone."""
+    monkeypatch.setattr(load_weights, "_SLAB", 4096)
+    shapes = [(3, 5), (1,), (0, 7), (40, 6), (7, 9), (2, 3, 4), (11, 11), (64, 64), (5, 8)] * 4
+    kind = np.dtype(dtype)
+    slabs = Slabs(kind, sum(int(np.prod(shape)) for shape in shapes))
+    arrays = [slabs.empty(shape) for shape in shapes]
+    for value, array in enumerate(arrays):
+        array[...] = value
+    for value, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+        np.testing.assert_array_equal(array, np.full(shape, value, kind), strict=True)
+        assert array.flags.c_contiguous
+        assert (array.base is None) == (4 * array.nbytes >= 4096)
+
+
+def test_a_small_model_gets_a_slab_of_its_own_size():
+    array = Slabs(np.dtype(np.float32), 1000).empty((10, 10))
+    assert array.base is not None
+    assert array.base.size == 1000
+
+
+def test_arrays_beyond_the_announced_number_are_allocated_too():
+    slabs = Slabs(np.dtype(np.float32), 16)
+    arrays = [slabs.empty((4, 4)) for _ in range(3)]
+    assert not any(np.shares_memory(a, b) for a in arrays for b in arrays if a is not b)

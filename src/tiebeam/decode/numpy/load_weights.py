@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from tiebeam.errors import BadRequest, UnreadableInput
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 _BLOCK = 1 << 18  # elements converted at a time; they stay in the cache
 _REMOTE_BLOCK = 1 << 21  # one request each
+_SLAB = 64 << 20  # bytes
+_ALIGNMENT = 64  # bytes: where an array may begin in its slab
 
 
 def blas_threads() -> int:
@@ -68,6 +71,35 @@ class Linear:
         return y
 
 
+class Slabs:
+    """Arrays cut from large allocations.
+
+    NumPy asks for huge pages only for arrays of 4 MB and more. A smaller matrix has pages of 4 KB, and the first write
+    to each of them costs more than dequantising it. Arrays of a quarter of a slab and more are allocated
+    alone. A slab is freed with the last of its arrays; the part that no array uses is not written to, so it takes no
+    memory.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], most: int) -> None:
+        """`most`: elements of all arrays together, so that a small model does not get a large slab."""
+        self._dtype, self._left = dtype, most
+        self._step = _ALIGNMENT // dtype.itemsize
+        self._slab: NDArray[Any] = np.empty(0, dtype)
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        size, slab = math.prod(shape), _SLAB // self._dtype.itemsize
+        if 4 * size >= slab:
+            return np.empty(shape, self._dtype)
+        taken = -(-size // self._step) * self._step
+        with self._lock:
+            if taken > len(self._slab):
+                self._slab = np.empty(max(taken, min(slab, self._left)), self._dtype)
+            part, self._slab = self._slab[:size], self._slab[taken:]
+            self._left = max(0, self._left - taken)
+        return part.reshape(shape)
+
+
 class Weights:
     """Reads the tensors of one checkpoint and records which were used."""
 
@@ -78,6 +110,7 @@ class Weights:
         self.dtype = np.dtype(np.float64 if dtype == "float64" else np.float32)
         self._round = dtype if dtype in ("float16", "bfloat16") else None
         self.used: set[str] = set()
+        self._slabs = Slabs(self.dtype, sum(info.size for info in checkpoint.tensors.values()))
 
     def has(self, name: str) -> bool:
         return name in self.checkpoint.tensors
@@ -153,7 +186,7 @@ class Weights:
         """The stored matrices concatenated along rows, in a new array."""
         infos = [self.checkpoint.tensors[name] for name in names]
         row = infos[0].shape[1:]
-        out = np.empty((sum(info.shape[0] for info in infos), *row), self.dtype)
+        out = self._slabs.empty((sum(info.shape[0] for info in infos), *row))
         block = _BLOCK if isinstance(self.checkpoint.files, LocalFiles) else _REMOTE_BLOCK
         top, step = 0, max(1, block // max(1, math.prod(row)))
         for info, order in zip(infos, orders or [None] * len(infos), strict=True):
@@ -179,7 +212,7 @@ class Weights:
 
     def _transposed(self, name: str) -> Array:  # stored [in, out] -> [out, in], in a new array
         rows, columns = self.checkpoint.tensors[name].shape
-        out = np.empty((columns, rows), self.dtype)
+        out = self._slabs.empty((columns, rows))
         for start in range(0, rows, 256):
             stop = min(start + 256, rows)
             out[:, start:stop] = self.read_rows(name, start, stop).T
