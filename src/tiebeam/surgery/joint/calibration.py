@@ -11,9 +11,9 @@ head is compared afterwards without running a layer again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tiebeam.decode import Engine
 
 Array = NDArray[Any]
+Ids = NDArray[np.int64]
 Runs = list[list[int]]
+Run = TypeVar("Run", bound=Sized)
 
 TOKENS = 16384
 HELD_OUT_TOKENS = 3072
@@ -93,7 +95,9 @@ def calibrate(
     fitted, held_out = ([_runs(ids, length, start) for ids in side] for side in (fitted_ids, held_out_ids))
     V, D = engine.vocab, engine.spec.dim
     counts = _counts(fitted, V)
-    chosen, apart = spread(fitted, most), spread(held_out, held_out_most)
+    chosen, apart = (
+        [run.tolist() for run in spread(side, number)] for side, number in ((fitted, most), (held_out, held_out_most))
+    )
     C, predicted, positions = np.zeros((D, D)), np.zeros(V), 0
     total = len(chosen) + len(apart)
     progress(0, total)
@@ -147,7 +151,7 @@ def start_ids(engine: Engine) -> list[int]:
     return ids[:end]
 
 
-def spread(files: list[Runs], most: int) -> Runs:
+def spread(files: list[list[Run]], most: int) -> list[Run]:
     """Runs of at most `most` tokens in total: as many of each file, as far as it has them, spread evenly over it.
 
     >>> spread([[[1, 2], [3, 4], [5, 6], [7, 8]], [[9, 9]]], 6)
@@ -170,38 +174,38 @@ def _evenly(items: list[Any], number: int) -> list[Any]:
     return [items[(2 * i + 1) * len(items) // (2 * number)] for i in range(number)]
 
 
-def _counts(files: list[Runs], vocab: int) -> Array:  # -> [V]
+def _counts(files: list[list[Ids]], vocab: int) -> Array:  # -> [V]
     """How often each token occurs. Long files count alike, whatever their length: of one kind of text
     there may be ten times as much as of another. Short ones count less. The sum is the number of tokens."""
     counts, tokens = np.zeros(vocab), 0
     for runs in files:
-        here = sum((np.bincount(np.asarray(run, np.int64), minlength=vocab)[:vocab] for run in runs), np.zeros(vocab))
+        here = sum((np.bincount(run, minlength=vocab)[:vocab] for run in runs), np.zeros(vocab))
         tokens += int(here.sum())
         counts += here / max(here.sum(), _FULL)
     scaled: Array = counts * (tokens / max(counts.sum(), 1e-30))
     return scaled
 
 
-def _encode(engine: Engine, text: str, start: list[int]) -> list[int]:
+def _encode(engine: Engine, text: str, start: list[int]) -> Ids:
     """The ids without the start token. A long text is encoded in pieces of whole lines, because a tokenizer needs about
     a hundred bytes of memory for every character."""
-    found: list[int] = []
+    found: list[Ids] = [np.zeros(0, np.int64)]
     at = 0
     while at < len(text):
         end = at + _PIECE
         if end < len(text):
             end = text.rfind("\n", at, end) + 1 or max(text.rfind(" ", at + 1, end), 0) or end
         ids = engine.encode(text[at:end])
-        found += ids[len(start) :] if start and ids[: len(start)] == start else ids
+        found.append(np.asarray(ids[len(start) :] if start and ids[: len(start)] == start else ids, np.int64))
         at = end
-    return found
+    return np.concatenate(found)
 
 
-def _runs(ids: list[int], length: int, start: list[int]) -> Runs:
+def _runs(ids: Ids, length: int, start: list[int]) -> list[Ids]:
     """Pieces of `length` tokens, each after the start token: so the model meets every text it reads."""
     step = max(1, length - len(start))
     pieces = [ids[at : at + step] for at in range(0, len(ids), step)]
-    return [[*start, *piece] for piece in pieces if len(piece) > 1]
+    return [np.concatenate([np.asarray(start, np.int64), piece]) for piece in pieces if len(piece) > 1]
 
 
 def _mean_prediction(engine: Engine, h: Array) -> Array:  # [t, D] -> [V], summed over t

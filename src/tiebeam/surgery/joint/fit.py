@@ -135,18 +135,18 @@ def fit(
         del first, tables
         trim_memory()
     tried: list[tuple[float, float]] = []
-    chosen: Fit | None = None  # one candidate is kept at a time: each holds several matrices [D, D]
     for balance in balances:
         candidate = problem.closed_form(unit, balance, sensitivity)
-        cost = problem.cost(candidate) if len(balances) > 1 else 0.0
-        better = not tried or cost < min(cost for _, cost in tried)
-        tried.append((balance, cost))
-        chosen = candidate if better else chosen
-        del candidate
+        tried.append((balance, problem.cost(candidate) if len(balances) > 1 else 0.0))
+        if balance != balances[-1]:
+            del candidate  # it holds five matrices [D, D]; solving again takes seconds, and the peak of memory is here
         trim_memory()
         progress("fitting", len(tried) + recipe.probe, most)
-    assert chosen
-    chosen = replace(chosen, tried=tuple(tried))
+    best = min(tried, key=lambda pair: pair[1])[0]
+    if best != balances[-1]:
+        del candidate
+        candidate = problem.closed_form(unit, best, sensitivity)
+    chosen = replace(candidate, tried=tuple(tried))
     if confirm:
         joint_model = held_out.original.with_tables(
             *tables_of(rows, problem.vocab, chosen.factors, held_out.original.embed)

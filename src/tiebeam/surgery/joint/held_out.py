@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tiebeam.decode import Engine
 
 Array = NDArray[Any]
-_LOGITS = 1 << 21  # elements in one block of logits
+_LOGITS = 1 << 20  # elements in one block of logits; five such blocks exist at a time
 _NORMAL = 1.96  # a 95% confidence interval, in standard errors
 
 
