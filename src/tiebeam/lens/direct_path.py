@@ -11,16 +11,16 @@ What compares the two tables (their angles, what one table could keep of both) u
 stored.
 
 Solving for all 2D eigenvalues takes minutes for the widest models. From 2D > 4096 on, the two results that need them
-(the negative share, the joint spectrum) are estimated with a stated error (spectral_density.py); exact=True solves.
+(the negative share, the joint spectrum) are estimated with a stated error (spectral_density.py), and the sums over the
+rows are products in float32 where these are enough (gram_sums.py); exact=True solves, and sums in float64.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,16 @@ from numpy.typing import NDArray
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.lens.embed_and_head import VocabTables, no_norm, open_tables
-from tiebeam.lens.large_spectra import JointEstimate, estimate_joint, estimate_negative, full_rank_root
+from tiebeam.lens.gram_factors import cholesky_, factor, roots, singular_values, whitening
+from tiebeam.lens.gram_sums import GramSums
+from tiebeam.lens.large_spectra import JointEstimate, estimate_joint, estimate_negative
 from tiebeam.lens.matrix_energy import Energy, energy_of, from_spectra
-from tiebeam.lens.spectral_density import PROBES
 
 Array = NDArray[np.floating[Any]]
 Progress = Callable[[str, int, int], None]
 _WIDE = 2048  # size of the Gram matrix from which solving takes long enough to report progress
 _EXACT = 4096  # size of the Gram matrix up to which every eigenvalue is solved for unless asked otherwise
-_BLOCK_ELEMENTS = 1 << 23  # of [F | W] at a time: 64 MB in float64
+_BLOCK_BYTES = 1 << 26  # of [F | W] at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +131,13 @@ class Lens:
         return {"negative": self._energy[1], **joint}
 
     def inputs(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as the head sees them
-        x = self.tables.embed_rows(ids)
-        if self.scales:
-            x = x * self.tables.scales.input
-        x = (self.tables.final_norm(x) if self.norm else x).astype(np.float64)
-        return x * self.tables.scales.logits if self.scales else x
+        return self._seen_by_head(self.tables.embed_rows(ids), np.float64)
+
+    def _seen_by_head(self, x: Array, dtype: type[np.floating[Any]]) -> Array:  # [n, D] -> [n, D]
+        before, after = (self.tables.scales.input, self.tables.scales.logits) if self.scales else (1.0, 1.0)
+        x = x if before == 1.0 else x * before
+        x = (self.tables.final_norm(x) if self.norm else x).astype(dtype, copy=False)
+        return x if after == 1.0 else x * after
 
     def embeds(self, ids: NDArray[np.int64]) -> Array:  # [n] -> [n, D], as stored
         return self.tables.embed_rows(ids).astype(np.float64)
@@ -166,14 +169,12 @@ class Lens:
     @cached_property
     def norms(self) -> tuple[Array, Array]:  # [V], [V]
         """Row norms of embedding and head."""
-        self._stream()
-        return self._norms
+        return self._totals.norms
 
     @cached_property
     def self_logits(self) -> Array:  # [V]
         """The logit of each token after itself: the diagonal of the path."""
-        self._stream()
-        return self._diagonal
+        return self._totals.diagonal
 
     @cached_property
     def gram(self) -> Array:  # [2D, 2D]
@@ -191,45 +192,39 @@ class Lens:
 
     @property
     def one_table(self) -> bool:
-        """Whether embedding and head hold the same numbers: |E - W|^2 = 0, from the Gram matrix."""
-        one, two, both = (float(np.trace(self._products[block])) for block in ("EE", "WW", "EW"))
-        return abs(one + two - 2 * both) <= 1e-9 * max(one, two)
+        """Whether embedding and head hold the same numbers."""
+        return self._totals.one_table
 
-    @cached_property
+    @property
     def _products(self) -> dict[str, Array]:  # [D, D] each
         """F'F, F'W, E'E, E'W and W'W. Kept apart: two joined Gram matrices would hold W'W twice, and both triangles."""
-        self._stream()
-        return self._sums
+        return self._totals.products
 
-    def _stream(self) -> None:
-        """One pass over both tables computes everything that needs all rows."""
-        if hasattr(self, "_sums"):
-            return
-        D = self.dim
-        sums: dict[str, Array] = {name: np.zeros((D, D)) for name in ("FF", "FW", "EE", "EW", "WW")}
-        sketch, random = np.zeros((2 * D, PROBES)), np.random.default_rng(0)
-        norms: tuple[list[Array], list[Array]] = ([], [])
-        diagonal = []
+    @cached_property
+    def _totals(self) -> GramSums:
+        """One pass over both tables computes everything that needs all rows; an ill-conditioned wide pair takes two."""
+        if self.exact:
+            return self._summed(np.float64, "reading both tables")
+        found = self._summed(np.float32, "reading both tables")
+        self._solving("the condition of both tables")
+        if found.full_rank:
+            return found
+        del found  # before as much is allocated again
+        return self._summed(np.float64, "reading both tables again, for products in float64")
+
+    def _summed(self, dtype: type[np.floating[Any]], stage: str) -> GramSums:
+        totals = GramSums(self.dim, dtype, sketched=not self.exact)
         with np.errstate(all="ignore"):  # numbers that are not finite are reported below
-            for ids in self._blocks("reading both tables"):
-                E, F, W = self.embeds(ids), self.inputs(ids), self.outputs(ids)  # [n, D] each
-                for name, left, right in (("FF", F, F), ("FW", F, W), ("EE", E, E), ("EW", E, W), ("WW", W, W)):
-                    sums[name] += left.T @ right
-                if not self.exact:
-                    probes = random.standard_normal((len(ids), PROBES))
-                    sketch[:D] += F.T @ probes
-                    sketch[D:] += W.T @ probes
-                norms[0].append(np.linalg.norm(E, axis=1))
-                norms[1].append(np.linalg.norm(W, axis=1))
-                diagonal.append((F * W).sum(axis=1))
-        if not all(np.isfinite(block).all() for block in sums.values()):
+            for ids in self._blocks(stage, np.dtype(dtype).itemsize):
+                E = self.tables.embed_rows(ids)
+                totals.add(E, self._seen_by_head(E, dtype), self.tables.head_rows(ids))
+        totals.finish()
+        if not all(np.isfinite(block).all() for block in totals.products.values()):
             raise UnreadableInput(
                 f"a table of {self.source or 'the model'} holds NaN or infinite values, so its direct path has no "
                 "spectrum; `tiebeam doctor --rows` lists such rows"
             )
-        self._sums, self._sketch = sums, sketch
-        self._norms = np.concatenate(norms[0]), np.concatenate(norms[1])
-        self._diagonal = np.concatenate(diagonal)
+        return totals
 
     @property
     def energy(self) -> Energy:
@@ -241,10 +236,10 @@ class Lens:
         """The energy, and three standard errors of its negative share."""
         D, spectrum, products = self.dim, self.spectrum, self._products
         self._solving("symmetry and definiteness")
-        norm = float((products["FF"] * products["WW"]).sum())
+        norm = float(np.vdot(products["FF"], products["WW"]))
         if not self.exact:
-            return estimate_negative(products, self._sketch, norm, spectrum)
-        root = _factor(self.gram)  # [2D, 2D]
+            return estimate_negative(products, self._totals.sketch, norm, spectrum)
+        root = factor(self.gram)  # [2D, 2D]
         half = root[:D].T @ root[D:] / 2  # root^T K root = half + half^T
         half += half.T.copy()
         return from_spectra(norm, np.linalg.eigvalsh(half), spectrum), 0.0
@@ -254,10 +249,12 @@ class Lens:
         """Singular values of the whole path F W^T."""
         F, W = self._products["FF"], self._products["WW"]
         self._solving("the path's spectrum")
-        root = None if self.exact or full_rank_root(F) is None else full_rank_root(W)
-        if root is not None:  # their squares as eigenvalues, at a quarter of the cost
-            return _roots(np.linalg.eigvalsh(root.T @ F @ root))
-        values: Array = np.linalg.svd(_factor(F).T @ _factor(W), compute_uv=False)
+        if not self.exact and self._totals.full_rank:  # their squares as eigenvalues, at a quarter of the cost
+            root = cholesky_(W.copy())
+            path = root.T @ F @ root
+            del root  # as large as the path, and the solver copies that
+            return roots(np.linalg.eigvalsh(path))
+        values: Array = np.linalg.svd(factor(F).T @ factor(W), compute_uv=False)
         return values
 
     @property
@@ -292,8 +289,13 @@ class Lens:
         """Principal angles between the column spaces of the two tables; all 0 when they are tied."""
         products = self._products
         self._solving("principal angles")
-        (left, one), (right, two) = _whitening(products["EE"]), _whitening(products["WW"])
-        cosines = _singular_values(left(right(products["EW"].T).T), self.exact)[: min(one, two)]
+        inverse, one = whitening(products["EE"])
+        whitened = inverse @ products["EW"]
+        del inverse  # as large as a product
+        inverse, two = whitening(products["WW"])
+        whitened = whitened @ inverse.T
+        del inverse
+        cosines = singular_values(whitened, self.exact)[: min(one, two)]
         angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
 
@@ -327,8 +329,8 @@ class Lens:
             raise BadRequest(f"token id {int(wrong[0]):,} is outside 0 to {self.vocab - 1:,}")
         return places
 
-    def _blocks(self, stage: str) -> Iterator[NDArray[np.int64]]:
-        size = max(64, _BLOCK_ELEMENTS // (2 * self.dim))
+    def _blocks(self, stage: str, itemsize: int = 8) -> Iterator[NDArray[np.int64]]:
+        size = max(64, _BLOCK_BYTES // (2 * self.dim * itemsize))
         for start in range(0, self.vocab, size):
             self._report(stage, start, self.vocab)
             yield np.arange(start, min(start + size, self.vocab))
@@ -353,40 +355,3 @@ class Lens:
 def _unit(x: Array) -> Array:  # [n, D] -> [n, D]
     unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
     return unit
-
-
-def _factor(G: Array) -> Array:  # [n, n] -> R with G = R R^T
-    """Cholesky where G has full rank, at a twentieth of the cost; else the symmetric square root."""
-    try:
-        return np.linalg.cholesky(G)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(G)
-        root: Array = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        return root
-
-
-def _singular_values(X: Array, exact: bool) -> Array:  # [n, n] -> [n], descending
-    """If not `exact`, from the eigenvalues of X X^T: a quarter of the cost, good to about 1e-7 of the largest."""
-    if exact:
-        values: Array = np.linalg.svd(X, compute_uv=False)
-        return values
-    return _roots(np.linalg.eigvalsh(X @ X.T))
-
-
-def _roots(squares: Array) -> Array:  # ascending -> descending
-    """Singular values from the eigenvalues that are their squares, some of them rounded to below 0."""
-    values: Array = np.sqrt(np.maximum(squares[::-1], 0))
-    return values
-
-
-def _whitening(G: Array) -> tuple[Callable[[Array], Array], int]:
-    """X -> R^-1 X with G = R R^T on the range of G, and the rank of G."""
-    with suppress(np.linalg.LinAlgError):
-        root = np.linalg.cholesky(G)
-        pivots = np.diag(root)
-        if pivots.min() > pivots.max() * 1e-5:  # clearly of full rank; near the limit the eigenvalues decide
-            return partial(np.linalg.solve, root), len(G)
-    values, vectors = np.linalg.eigh(G)
-    kept = values > values.max(initial=0.0) * 1e-12
-    inverse = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
-    return partial(np.matmul, inverse), int(kept.sum())

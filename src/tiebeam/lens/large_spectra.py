@@ -29,16 +29,6 @@ class JointEstimate:
     error: float
 
 
-def full_rank_root(G: Array) -> Array | None:  # [D, D] -> R with G = R R^T, or None
-    """The Cholesky factor of a Gram matrix whose rank is full beyond doubt."""
-    try:
-        root = np.linalg.cholesky(G)
-    except np.linalg.LinAlgError:
-        return None
-    pivots = np.diag(root)
-    return root if pivots.min() > pivots.max() * 1e-5 else None
-
-
 def estimate_negative(
     products: Mapping[str, Array], sketch: Array, norm: float, singular: Array
 ) -> tuple[Energy, float]:  # sketch: [2D, probes], [F | W]^T g for random g
