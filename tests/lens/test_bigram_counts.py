@@ -1,4 +1,4 @@
-"""Bigram counts compared with a dictionary, for both implementations."""
+"""Bigram counts compared with a dictionary, for every implementation."""
 
 from collections import Counter
 
@@ -23,21 +23,35 @@ def as_counter(counts):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("cells", [1 << 25, 0], ids=["cells", "sorted"])
+@pytest.fixture(params=[(1 << 16, 1 << 25), (0, 1 << 25), (0, 0)], ids=["cells", "sorted into cells", "sorted"])
+def cells(request, monkeypatch):
+    """One way of counting: in a table, by sorting with a table for the blocks, by sorting alone."""
+    cached, dense = request.param
+    monkeypatch.setattr(bigram_counts, "_CACHED_CELLS", cached)
+    monkeypatch.setattr(bigram_counts, "_DENSE_CELLS", dense)
+
+
+@pytest.mark.usefixtures("cells")
 @pytest.mark.parametrize("separator", [None, 3])
-def test_counts_are_those_of_a_dictionary(monkeypatch, cells, separator):
-    monkeypatch.setattr(bigram_counts, "_DENSE_CELLS", cells)
+def test_counts_are_those_of_a_dictionary(separator):
     tokens = np.random.default_rng(0).integers(0, 40, 5000).astype(np.uint16)
     assert as_counter(count_bigrams(tokens, 40, separator)) == slow(tokens, separator)
 
 
-@pytest.mark.parametrize("cells", [1 << 25, 0], ids=["cells", "sorted"])
-def test_pairs_across_a_block_are_counted_once(monkeypatch, cells):
-    monkeypatch.setattr(bigram_counts, "_DENSE_CELLS", cells)
+@pytest.mark.usefixtures("cells")
+def test_pairs_across_a_block_are_counted_once(monkeypatch):
     monkeypatch.setattr(bigram_counts, "_BLOCK", 100)
     tokens = np.random.default_rng(1).integers(0, 7, 1050).astype(np.uint16)
     assert count_bigrams(tokens, 7).total == len(tokens) - 1
     assert as_counter(count_bigrams(tokens, 7)) == slow(tokens, None)
+
+
+@pytest.mark.usefixtures("cells")
+def test_blocks_of_separators_alone_have_no_pairs(monkeypatch):
+    monkeypatch.setattr(bigram_counts, "_BLOCK", 4)
+    tokens = np.array([3] * 9 + [0, 1, 0, 1, 0] + [3] * 9, np.uint16)
+    assert as_counter(count_bigrams(tokens, 7, separator=3)) == slow(tokens, 3)
+    assert count_bigrams(tokens[:9], 7, separator=3).total == 0
 
 
 def test_products_of_large_ids_do_not_overflow():

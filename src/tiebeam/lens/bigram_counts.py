@@ -1,8 +1,8 @@
 """Bigram counts of a token stream: how often b follows a.
 
-A pair is encoded as one integer a*V + b. For a small vocabulary each pair increments a cell of a dense array. For a
-large one the pairs of a block are sorted and counted by run length, and the blocks are merged. Both are faster than
-numpy.unique on pairs (bench/bigrams.py).
+A pair is encoded as one integer a*V + b. The pairs of a block are sorted and counted by run length, because a sort
+reads memory in order and NumPy sorts 32-bit integers with vector instructions; only a table of counts that fits in the
+cache is faster. bench/bigrams.py measures both against numpy.unique on pairs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_CACHED_CELLS = 1 << 16  # 512 KB of 8-byte counters, which stay in the cache of a core
 _DENSE_CELLS = 1 << 25  # 256 MB of 8-byte counters
-_FEW_CELLS = 1 << 21
 _BLOCK = 1 << 24  # tokens sorted at once
 
 
@@ -52,23 +52,51 @@ def count_bigrams(tokens: NDArray[np.integer], vocab: int, separator: int | None
 
     count_bigrams(np.array([0, 1, 0, 1]), vocab=2).dense()      # [[0, 2], [1, 0]]
     """
-    # With many more cells than pairs, clearing and scanning the cells costs more than sorting the pairs.
-    if vocab * vocab <= min(_DENSE_CELLS, max(_FEW_CELLS, 4 * len(tokens))):
-        cells = np.zeros(vocab * vocab, np.int64)
+    cells = vocab * vocab
+    if cells <= _CACHED_CELLS:
+        table = np.zeros(cells, np.int64)
         for codes in _pair_codes(tokens, vocab, separator, np.dtype(np.int64), min(_BLOCK, 1 << 18)):
-            np.add.at(cells, codes, 1)
-        found = np.flatnonzero(cells)
-        return Bigrams(vocab, found // vocab, found % vocab, cells[found])
-    pairs, counts = np.empty(0, np.int64), np.empty(0, np.int64)
-    narrow = np.dtype(np.uint32 if vocab * vocab <= 1 << 32 else np.int64)  # half the bytes sort in half the time
-    for codes in _pair_codes(tokens, vocab, separator, narrow, _BLOCK):
-        codes.sort()
-        edges = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1)) if len(codes) else np.empty(0, int)
-        runs = np.diff(edges, append=len(codes))
-        merged, index = np.unique(np.concatenate([pairs, codes[edges].astype(np.int64)]), return_inverse=True)
-        counts = np.bincount(index, weights=np.concatenate([counts, runs]), minlength=len(merged)).astype(np.int64)
-        pairs = merged
-    return Bigrams(vocab, pairs // vocab, pairs % vocab, counts)
+            np.add.at(table, codes, 1)
+        return _from_table(table, vocab)
+    narrow = np.dtype(np.uint32 if cells <= 1 << 32 else np.int64)  # half the bytes sort in half the time
+    blocks = (_run_lengths(codes) for codes in _pair_codes(tokens, vocab, separator, narrow, _BLOCK))
+    if len(tokens) - 1 > _BLOCK and cells <= _DENSE_CELLS:  # several blocks: adding to a table is cheaper than a merge
+        table = np.zeros(cells, np.int64)
+        for pairs, counts in blocks:
+            table[pairs] += counts  # a pair occurs once in a block
+        return _from_table(table, vocab)
+    pairs, counts = np.empty(0, narrow), np.empty(0, np.int64)
+    for more, runs in blocks:
+        pairs, counts = _merge(pairs, counts, more, runs) if len(pairs) else (more, runs)
+    return _from_pairs(pairs, counts, vocab)
+
+
+def _run_lengths(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:  # [N] -> [n], [n]
+    """The distinct codes in order, and how often each occurs; sorts `codes` in place."""
+    if not len(codes):
+        return codes, np.empty(0, np.int64)
+    codes.sort()
+    last = np.append(np.flatnonzero(codes[1:] != codes[:-1]), len(codes) - 1)
+    return codes[last], np.diff(last, prepend=-1)
+
+
+def _merge(
+    pairs: NDArray[Any], counts: NDArray[np.int64], more: NDArray[Any], runs: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    merged, index = np.unique(np.concatenate([pairs, more]), return_inverse=True)
+    weights = np.concatenate([counts, runs])
+    return merged, np.bincount(index, weights=weights, minlength=len(merged)).astype(np.int64)
+
+
+def _from_table(table: NDArray[np.int64], vocab: int) -> Bigrams:  # [V * V]
+    found = np.flatnonzero(table != 0)  # NumPy finds the nonzero booleans several times faster than the integers
+    return _from_pairs(found, table[found], vocab)
+
+
+def _from_pairs(pairs: NDArray[Any], counts: NDArray[np.int64], vocab: int) -> Bigrams:
+    first = pairs // pairs.dtype.type(vocab)
+    second = pairs - first * pairs.dtype.type(vocab)
+    return Bigrams(vocab, first.astype(np.int64), second.astype(np.int64), counts)
 
 
 def _pair_codes(
