@@ -47,30 +47,30 @@ class Entry:
 
 BENCHES = {
     "machine": Entry("machine.py", 30),
-    "loss": Entry("loss.py", 170),
-    "loss-large": Entry("loss.py", 200, ("--large",)),
-    "loss-one-thread": Entry("loss.py", 100, ("--threads", "1")),
-    "loss-peers": Entry("loss_peers.py", 180),
-    "loss-memory": Entry("loss_peers.py", 110, ("--memory",)),
+    "loss": Entry("loss.py", 110),
+    "loss-large": Entry("loss.py", 220, ("--large",)),
+    "loss-one-thread": Entry("loss.py", 60, ("--threads", "1")),
+    "loss-peers": Entry("loss_peers.py", 150),
+    "loss-memory": Entry("loss_peers.py", 80, ("--memory",)),
     "tied-step": Entry("tied_step.py", 90),
-    "inspect": Entry("inspection.py", 80),
-    "surgery": Entry("surgery.py", 170),
-    "merge": Entry("merge.py", 50),
-    "dequantize": Entry("dequantize.py", 100),
-    "decode": Entry("decode.py", 100),
+    "inspect": Entry("inspection.py", 60),
+    "surgery": Entry("surgery.py", 120),
+    "merge": Entry("merge.py", 40),
+    "dequantize": Entry("dequantize.py", 60),
+    "decode": Entry("decode.py", 70),
     "llama-cpp": Entry("llama_cpp.py", 25),
-    "train": Entry("train.py", 120),
+    "train": Entry("train.py", 100),
     "quality": Entry("quality.py", 210),
-    "lens": Entry("lens.py", 100),
-    "corpus": Entry("corpus.py", 50),
-    "studio": Entry("studio.py", 30),
-    "muon": Entry("muon.py", 30),
-    "bigrams": Entry("bigrams.py", 25),
+    "lens": Entry("lens.py", 200),
+    "corpus": Entry("corpus.py", 35),
+    "studio": Entry("studio.py", 20),
+    "muon": Entry("muon.py", 25),
+    "bigrams": Entry("bigrams.py", 20),
     "patch": Entry("patch.py", 45),
-    "parity": Entry("parity.py", 30),
-    "distributed": Entry("distributed.py", 110),
-    "distributed-speed": Entry("distributed_speed.py", 90),
-    "scaling": Entry("scaling.py", 110),
+    "parity": Entry("parity.py", 25),
+    "distributed": Entry("distributed.py", 90),
+    "distributed-speed": Entry("distributed_speed.py", 75),
+    "scaling": Entry("scaling.py", 100),
 }
 LONG = {
     "aa": Entry("aa.py", 7200),
@@ -124,8 +124,11 @@ def _echoed(process: subprocess.Popen[str]) -> list[str]:
     return lines
 
 
-def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path) -> None:
-    """Run the benches in turn; the file is written after each, so that a run that is stopped keeps what it has."""
+def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path, again: str = "") -> None:
+    """Run the benches in turn; the file is written after each, so that a run that is stopped keeps what it has.
+
+    `again`: the time, if they are measured once more for a run that is finished.
+    """
     known, start = {**BENCHES, **LONG}, time.monotonic()
     planned = [known[name].budget * (QUICK if quick else 1.0) for name in names]
     for i, name in enumerate(names):
@@ -138,7 +141,8 @@ def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path) -> N
         if failure:
             run["failed"][name] = failure
             print(f"  {name} FAILED: {failure}", file=sys.stderr, flush=True)
-        run["benches"][name] = {"seconds": round(time.monotonic() - began, 1), "rows": rows, "said": said}
+        took = round(time.monotonic() - began, 1)
+        run["benches"][name] = {"seconds": took, "rows": rows, "said": said, "again": again}
         run["benches"] = dict(sorted(run["benches"].items(), key=lambda item: list(known).index(item[0])))
         runs.write(path, run)
 
@@ -175,7 +179,8 @@ def main() -> int:
         run = {"schema": runs.SCHEMA, "started": started.isoformat(), "quick": options.quick, "minutes": 0.0,
                "machine": machine.facts(default_threads()), "benches": {}, "failed": {}}  # fmt: skip
     print(*machine.describe(run["machine"]), sep="\n", file=sys.stderr)
-    run_all(options.only or list(BENCHES), options.quick, run, path)
+    again = f"{started:%Y-%m-%d %H:%M}" if last is not None else ""
+    run_all(options.only or list(BENCHES), options.quick, run, path, again)
     if last is None:
         run["minutes"] = round((time.monotonic() - began) / 60, 1)
     runs.write(path, run)

@@ -2,11 +2,12 @@
 
 from .command import Bench, main
 from .intervals import Interval, growth, median, median_interval
-from .processes import STATUS, in_child, process_seconds
+from .processes import KEEP_FREED, STATUS, in_child, process_seconds
 from .rounds import Rounds, Seconds, Side, measure
 from .rows import Row, row, several, timed
 
 __all__ = [
+    "KEEP_FREED",
     "STATUS",
     "Bench",
     "Interval",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .processes import KEEP_FREED, use_memory
 from .rounds import FEWEST, LEAST, Rounds, Side, measure
 from .rows import Row
 
@@ -49,14 +50,21 @@ class Bench:
         print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def main(rows: Callable[[Bench], Iterable[Row]]) -> None:
+def main(rows: Callable[[Bench], Iterable[Row]], keep_freed: bool = True, memory: int = 0) -> None:
+    """Print the rows of a bench.
+
+    `keep_freed`: no for a bench whose threads allocate, as glibc's heaps of threads are small. `memory`: how many GB
+    are used once before anything is measured, for a bench whose largest sides come one after the other.
+    """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and smaller sizes where a bench has them")
     parser.add_argument("--json", action="store_true", help="one JSON object per row, a row per line")
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="time for all rows")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N")
     options, more = parser.parse_known_args()
-    _set_threads(options.threads)
+    _set_environment(options.threads, KEEP_FREED if keep_freed else {})
+    if keep_freed and memory:
+        use_memory(memory)
     bench = Bench(options.quick, options.budget, options.threads)
     bench.say(f"{options.threads} threads, {options.budget:.0f} s")
     sys.argv[1:] = more
@@ -64,11 +72,14 @@ def main(rows: Callable[[Bench], Iterable[Row]]) -> None:
         print(json.dumps(found.to_dict()) if options.json else str(found), flush=True)
 
 
-def _set_threads(threads: int) -> None:
-    """Start again with the number of threads in the environment, which the libraries read when they are loaded."""
-    wanted = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+def _set_environment(threads: int, allocator: Mapping[str, str]) -> None:
+    """Start again with the number of threads and the settings of the allocator in the environment, which libraries read
+    when they are loaded."""
+    wanted = {**dict.fromkeys(_THREAD_VARIABLES, str(threads)), **allocator}
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.environ.update(wanted)
         os.execv(sys.executable, [sys.executable, *sys.argv])
+    for name in allocator:
+        del os.environ[name]
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)

@@ -16,8 +16,9 @@ median of paired ratios from interleaved rounds, with its 95% interval in bracke
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
 to three times as long; if its interval then still includes the goal, it is *unstable*. *Limited* means that the goal is
 missed and that the named limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its
-physical limit would be *measured wrong*. `python bench/all.py --compare A.json B.json` says on how many rows two runs
-agree."""
+physical limit would be *measured wrong*. The sides of a row work in memory that was used before: the first use of a
+page costs the same for all, and on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare
+A.json B.json` says on how many rows two runs agree."""
 
 GOALS = (  # a bench row names the goal that it answers in `job`
     "tied loss over its three products",
@@ -61,7 +62,8 @@ def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
         lines += ["", f"**bench/{failure[0]} failed**: {failure[1]}"]
     for name, found in run["benches"].items():
         rows = [Row.from_dict(one) for one in found["rows"]]
-        lines += ["", f"## {name}", "", f"`python bench/all.py --only {name}`, {found['seconds']:.0f} s"]
+        again = f", measured again at {found['again']} UTC" if found.get("again") else ""
+        lines += ["", f"## {name}", "", f"`python bench/all.py --only {name}`, {found['seconds']:.0f} s{again}"]
         lines += [f"- {line}" for line in found.get("said", [])]
         lines += ["", "| row | figure | against | goal | noise | verdict | what limits it |",
                   "|---|---:|---|---|---:|---|---|"]  # fmt: skip

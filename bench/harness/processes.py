@@ -11,6 +11,20 @@ from collections.abc import Sequence
 
 from .rounds import Seconds
 
+# glibc's settings to keep memory that is freed, instead of giving it back to the system. The first use of a page is
+# expensive, and on a virtual machine whose host takes back free pages it reaches 0.2 GB/s one time and 10 the next.
+# With these, all sides of a bench work in memory that was used before. Its children start without them, because their
+# memory may be what is measured; one whose time is measured is given them.
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+
+def use_memory(gigabytes: int) -> None:
+    """Write to that much memory and free it. With KEEP_FREED the allocator gives it out again."""
+    import numpy as np
+
+    np.empty(gigabytes << 28, np.float32).fill(0)
+
+
 # VmHWM and not ru_maxrss where there is /proc: the latter still counts the parent that the child was forked from.
 _PEAK = """
 import json as _j, pathlib as _p, resource as _r, sys as _s

@@ -67,6 +67,27 @@ def test_a_failing_bench_is_named_the_others_go_on_and_the_exit_code_is_1(
     assert "without peer-of-nobody==1.0" in written
 
 
+MEMORY = """
+from pathlib import Path
+from harness import KEEP_FREED, in_child, main, row
+CHILD = "import json, os; print(json.dumps({'has': float('MALLOC_MMAP_MAX_' in os.environ)}))"
+def rows(bench):
+    started = Path("/proc/self/environ").read_bytes()
+    own = all(f"{name}={value}".encode() in started for name, value in KEEP_FREED.items())
+    yield row("own", float(own), "nothing", ">= 1")
+    yield row("child", in_child(CHILD)["has"], "nothing", "<= 0")
+main(rows)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/environ")
+def test_a_bench_keeps_freed_memory_and_its_measured_processes_do_not(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(MEMORY)
+    assert bench("--only", "good") == 0
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert [row["verdict"] for row in run["benches"]["good"]["rows"]] == ["met", "met"]
+
+
 def test_one_bench_can_be_run_again_and_replaces_its_rows_in_the_last_run(bench: Any, tmp_path: Path) -> None:
     bench()
     (tmp_path / "bad.py").write_text(GOOD.replace("a good row", "a mended row"))
