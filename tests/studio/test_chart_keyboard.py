@@ -65,8 +65,9 @@ def test_the_focus_stays_on_the_curves_while_they_are_drawn(visit):
 def test_the_data_of_the_lessons_curves_is_a_table(trained):
     region = trained.locator("#untie .plot-data")
     region.get_by_text("Data", exact=True).click()
-    rows = region.locator("tbody tr").all_inner_texts()
-    assert rows[40].split("\t") == ["E·Eᵀ", "400", losses(trained)["E·Eᵀ"]]
+    row = region.locator("tbody tr").nth(40)
+    row.wait_for()  # the rows are written when the browser reports that the table was opened, a moment after the click
+    assert row.inner_text().split("\t") == ["E·Eᵀ", "400", losses(trained)["E·Eᵀ"]]
 
 
 def test_the_spectrum_is_read_by_keyboard_and_has_the_values_of_the_lens(visit, studio_root):
