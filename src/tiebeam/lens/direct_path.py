@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.lens.embed_and_head import VocabTables, no_norm, open_tables
-from tiebeam.lens.gram_factors import cholesky_, factor, roots, singular_values, whitening
+from tiebeam.lens.gram_factors import cholesky_, factor, multiply_, roots, whitening
 from tiebeam.lens.gram_sums import GramSums
 from tiebeam.lens.large_spectra import JointEstimate, estimate_joint, estimate_negative
 from tiebeam.lens.matrix_energy import Energy, energy_of, from_spectra
@@ -251,7 +251,7 @@ class Lens:
         self._solving("the path's spectrum")
         if not self.exact and self._totals.full_rank:  # their squares as eigenvalues, at a quarter of the cost
             root = cholesky_(W.copy())
-            path = root.T @ F @ root
+            path = multiply_(root.T @ F, root)
             del root  # as large as the path, and the solver copies that
             return roots(np.linalg.eigvalsh(path))
         values: Array = np.linalg.svd(factor(F).T @ factor(W), compute_uv=False)
@@ -293,9 +293,15 @@ class Lens:
         whitened = inverse @ products["EW"]
         del inverse  # as large as a product
         inverse, two = whitening(products["WW"])
-        whitened = whitened @ inverse.T
+        whitened = multiply_(whitened, inverse.T)
         del inverse
-        cosines = singular_values(whitened, self.exact)[: min(one, two)]
+        if self.exact:
+            cosines: Array = np.linalg.svd(whitened, compute_uv=False)
+        else:  # their squares as eigenvalues: a quarter of the cost, good to about 1e-7
+            squares = whitened @ whitened.T
+            del whitened  # the solver copies the squares
+            cosines = roots(np.linalg.eigvalsh(squares))
+        cosines = cosines[: min(one, two)]
         angles: Array = np.arccos(np.clip(cosines, -1, 1))
         return angles
 

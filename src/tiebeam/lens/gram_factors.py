@@ -43,12 +43,16 @@ def cholesky_(G: Array) -> Array:  # [n, n], replaced by its lower factor
     return G
 
 
-def singular_values(X: Array, exact: bool) -> Array:  # [n, n] -> [n], descending
-    """If not `exact`, from the eigenvalues of X X^T: a quarter of the cost, good to about 1e-7 of the largest."""
-    if exact:
-        values: Array = np.linalg.svd(X, compute_uv=False)
-        return values
-    return roots(np.linalg.eigvalsh(X @ X.T))
+def multiply_(X: Array, M: Array) -> Array:  # [m, n], [n, n] -> [m, n]
+    """X @ M in the memory of X.
+
+    >>> multiply_(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 0.0]]))
+    array([[2., 1.]])
+    """
+    for start in range(0, len(X), _BLOCK):
+        rows = X[start : start + _BLOCK]
+        rows[:] = rows @ M
+    return X
 
 
 def roots(squares: Array) -> Array:  # ascending -> descending
