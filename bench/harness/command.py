@@ -50,11 +50,11 @@ class Bench:
         print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def main(rows: Callable[[Bench], Iterable[Row]], keep_freed: bool = True, memory: int = 0) -> None:
+def main(rows: Callable[[Bench], Iterable[Row]], memory: int = 0) -> None:
     """Print the rows of a bench.
 
-    `keep_freed`: no for a bench whose threads allocate, as glibc's heaps of threads are small. `memory`: how many GB
-    are used once before anything is measured, for a bench whose largest sides come one after the other.
+    `memory`: how many GB are used once before anything is measured, for a bench whose largest sides come one after the
+    other.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and smaller sizes where a bench has them")
@@ -62,8 +62,8 @@ def main(rows: Callable[[Bench], Iterable[Row]], keep_freed: bool = True, memory
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="time for all rows")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N")
     options, more = parser.parse_known_args()
-    _set_environment(options.threads, KEEP_FREED if keep_freed else {})
-    if keep_freed and memory:
+    _set_environment(options.threads, KEEP_FREED)
+    if memory:
         use_memory(memory)
     bench = Bench(options.quick, options.budget, options.threads)
     bench.say(f"{options.threads} threads, {options.budget:.0f} s")

@@ -16,9 +16,10 @@ median of paired ratios from interleaved rounds, with its 95% interval in bracke
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
 to three times as long; if its interval then still includes the goal, it is *unstable*. *Limited* means that the goal is
 missed and that the named limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its
-physical limit would be *measured wrong*. The sides of a row work in memory that was used before: the first use of a
-page costs the same for all, and on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare
-A.json B.json` says on how many rows two runs agree."""
+physical limit would be *measured wrong*. Benches that need little set-up are launched twice, in the run and at its end,
+and the interval covers both launches. The sides of a row work in memory that was used before: the first use of a page
+costs the same for all, and on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare A.json
+B.json` says on how many rows two runs agree."""
 
 GOALS = (  # a bench row names the goal that it answers in `job`
     "tied loss over its three products",

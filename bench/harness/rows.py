@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .intervals import Interval, median
@@ -72,6 +72,19 @@ class Row:
 
     def _near_limit(self, limit: float) -> bool:
         return self.value <= limit * NEAR if parse(self.goal)[0] == "<=" else self.value >= limit / NEAR
+
+    def joined(self, again: Row) -> Row:
+        """This row and the same one from another launch: the mean, with an interval that covers both."""
+        ends = [end for row in (self, again) for end in (row.low, row.value, row.high) if end is not None]
+        limits = [row.limit for row in (self, again) if row.limit is not None]
+        control = self.control
+        if control and again.control:
+            lows, middles, highs = zip(control, again.control, strict=True)
+            control = (min(lows), median(middles), max(highs))
+        return replace(
+            self, value=median([self.value, again.value]), low=min(ends), high=max(ends), control=control,
+            rounds=self.rounds + again.rounds, limit=median(limits) if limits else None,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict}

@@ -35,6 +35,21 @@ def rows_of(run: dict[str, Any]) -> Iterator[tuple[str, Row]]:
             yield bench, Row.from_dict(one)
 
 
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """One bench from two launches: a row that both have is one row whose interval covers both."""
+    later = {(r["name"], r["against"]): Row.from_dict(r) for r in second["rows"]}
+    rows = []
+    for one in map(Row.from_dict, first["rows"]):
+        again = later.pop((one.name, one.against), None)
+        rows.append((one if again is None else one.joined(again)).to_dict())
+    return {
+        **first,
+        "seconds": round(first["seconds"] + second["seconds"], 1),
+        "rows": rows + [row.to_dict() for row in later.values()],
+        "said": list(dict.fromkeys([*first["said"], *second["said"]])),
+    }
+
+
 @dataclass(frozen=True)
 class Agreement:
     agree: int

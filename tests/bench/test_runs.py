@@ -173,3 +173,27 @@ def test_every_goal_is_the_job_of_a_row(goal: str) -> None:
 def test_no_bench_has_more_than_five_minutes_and_all_have_under_forty() -> None:
     assert max(entry.budget for entry in driver.BENCHES.values()) <= 300
     assert sum(entry.budget for entry in driver.BENCHES.values()) < 40 * 60
+
+
+def test_a_row_of_two_launches_covers_both() -> None:
+    one = rows_.Row("a", 1.0, "b", "<= 1.05", 0.99, 1.01, rounds=6, control=(0.98, 1.0, 1.01), limit=0.9)
+    two = rows_.Row("a", 1.2, "b", "<= 1.05", 1.18, 1.21, rounds=7, control=(0.99, 1.02, 1.04), limit=1.1)
+    both = one.joined(two)
+    assert (both.value, both.low, both.high, both.rounds, both.limit) == (1.1, 0.99, 1.21, 13, 1.0)
+    assert both.control == (0.98, 1.01, 1.04)
+    assert both.verdict == "unstable"  # one launch meets the goal, the other does not
+    bare = rows_.Row("a", 1.0, "b").joined(rows_.Row("a", 1.2, "b"))
+    assert (bare.value, bare.low, bare.high) == (1.1, 1.0, 1.2)
+
+
+def test_a_bench_of_two_launches_is_launched_again_after_the_others(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = driver.Entry(driver.BENCHES["good"].file, 30.0, launches=2)
+    monkeypatch.setattr(driver, "BENCHES", {"twice": twice, "good": driver.BENCHES["good"]})
+    assert bench() == 0
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert [len(run["benches"][name]["rows"]) for name in ("twice", "good")] == [1, 1]
+    assert run["benches"]["twice"]["rows"][0]["rounds"] == 2
+    said = capsys.readouterr().err
+    assert said.index("[1/3] twice") < said.index("[2/3] good") < said.index("[3/3] twice")
