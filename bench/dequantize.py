@@ -3,9 +3,10 @@
 Two real models from the package registries: SmolLM2 135M (Q4_1, Q8_0), whole, and TinyLlama 1.1B (IQ2_XXS, Q2_K, Q4_K,
 Q5_K; 4.4 GB in float32), of which a round takes the first layers and the head, as whole rounds would take minutes.
 
-Every side keeps its weights until it has all of them, as a model does: a side that drops each tensor at once would
-write to the same cached memory again and again. The limit is the fewest passes of NumPy over the weights: codes are
-converted to float32, and multiplied by their scales, in pieces that stay in the cache, in as many threads.
+Every side keeps its weights until it has all of them, as a model does: memory that the system gives for the first time
+costs about as much as dequantising, and a side that drops each tensor at once would write to the same memory again and
+again. The limit is the fewest passes of NumPy over the weights in such memory: codes are converted to float32, and
+multiplied by their scales, in pieces that stay in the cache, in as many threads.
 
 python bench/dequantize.py [--quick] [--json]
 """
@@ -119,4 +120,4 @@ Decoder.open(sys.argv[1])
 """
 
 if __name__ == "__main__":
-    main(rows, memory=3)
+    main(rows, keep_freed=False, memory=3)

@@ -50,11 +50,12 @@ class Bench:
         print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def main(rows: Callable[[Bench], Iterable[Row]], memory: int = 0) -> None:
+def main(rows: Callable[[Bench], Iterable[Row]], keep_freed: bool = True, memory: int = 0) -> None:
     """Print the rows of a bench.
 
-    `memory`: how many GB are used once before anything is measured, for a bench whose largest sides come one after the
-    other.
+    `keep_freed`: no for a bench whose threads allocate, as glibc's heaps of threads are small, or to which the first use
+    of a page belongs. `memory`: how many GB are used once before anything is measured, so that not even the host of a
+    virtual machine gives them for the first time.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and smaller sizes where a bench has them")
@@ -62,7 +63,7 @@ def main(rows: Callable[[Bench], Iterable[Row]], memory: int = 0) -> None:
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="time for all rows")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N")
     options, more = parser.parse_known_args()
-    _set_environment(options.threads, KEEP_FREED)
+    _set_environment(options.threads, KEEP_FREED if keep_freed else {})
     if memory:
         use_memory(memory)
     bench = Bench(options.quick, options.budget, options.threads)

@@ -13,10 +13,9 @@ from .rounds import Seconds
 
 # glibc's settings to keep memory that is freed, instead of giving it back to the system. The first use of a page is
 # expensive, and on a virtual machine whose host takes back free pages it reaches 0.2 GB/s one time and 10 the next.
-# With these, all sides of a bench work in memory that was used before; one arena, because the heaps of threads are too
-# small for matrices, so that a side with threads would get fresh memory. Its children start without them, because their
+# With these, all sides of a bench work in memory that was used before. Its children start without them, because their
 # memory may be what is measured; one whose time is measured is given them.
-KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
 def use_memory(gigabytes: int) -> None:

@@ -293,7 +293,7 @@ class Lens:
         whitened = inverse @ products["EW"]
         del inverse  # as large as a product
         inverse, two = whitening(products["WW"])
-        whitened = multiply_(whitened, inverse.T)
+        multiply_(whitened, inverse.T)
         del inverse
         if self.exact:
             cosines: Array = np.linalg.svd(whitened, compute_uv=False)
