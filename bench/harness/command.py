@@ -53,9 +53,9 @@ class Bench:
 def main(rows: Callable[[Bench], Iterable[Row]], keep_freed: bool = True, memory: int = 0) -> None:
     """Print the rows of a bench.
 
-    `keep_freed`: no for a bench whose threads allocate, as glibc's heaps of threads are small, or to which the first use
-    of a page belongs. `memory`: how many GB are used once before anything is measured, so that not even the host of a
-    virtual machine gives them for the first time.
+    `keep_freed`: no for a bench whose threads allocate, as glibc's heaps of threads are small, or to which the first
+    use of a page belongs. `memory`: how many GB are used once before anything is measured, so that not even the host
+    of a virtual machine gives them for the first time.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and smaller sizes where a bench has them")
