@@ -150,7 +150,7 @@ class Peers:
     def products(self, tokens: int) -> Side:
         """Only the matrix products of a forward pass, each into a fresh array, and the head for one token."""
         weights = [t for name, t in self.tensors.items() if t.ndim == 2 and "wte" not in name and "wpe" not in name]
-        stored = [np.ascontiguousarray(t.T) if tokens == 1 else t for t in weights]  # rows are read in order
+        stored = in_one_block([t.T for t in weights]) if tokens == 1 else weights  # rows are read in order
         inputs = {n: np.ones((tokens, n), np.float32) for n in (WIDTH, 4 * WIDTH)}
         E, h = self.tensors["transformer.wte.weight"], np.ones(WIDTH, np.float32)
 
@@ -160,6 +160,16 @@ class Peers:
             E @ h
 
         return run
+
+
+def in_one_block(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Contiguous copies cut from one allocation, which has huge pages."""
+    block, at, cut = np.empty(sum(a.size for a in arrays), np.float32), 0, []
+    for array in arrays:
+        cut.append(block[at : at + array.size].reshape(array.shape))
+        cut[-1][:] = array
+        at += array.size
+    return cut
 
 
 def reading(block: np.ndarray) -> Side:
@@ -189,17 +199,20 @@ def rows(bench: Bench) -> Iterator[Row]:
             {
                 "read": reading(np.ones(touched // 4, np.float32)),
                 "ours": partial(sides.ours, short),
-                "theirs": partial(sides.theirs, short),
                 "limit": sides.products(1),
             },
-            "read", bench.budget * 0.25, judged=("ours",),
+            "read", bench.budget * 0.15, judged=("ours",),
         )  # fmt: skip
         job = "decode, one token, over reading the weights once"
         yield timed("each new token, speed over reading the weights", token, "ours", "reading the weights once",
                     ">= 0.83", speed=True, bound="<= 1.0", limited_by="its matrix-vector products alone", limit="limit",
                     job=job)  # fmt: skip
-        yield timed("each new token, speed over transformers", token, "ours", "transformers with its cache", ">= 1.2",
-                    over="theirs", speed=True, limited_by="reading the weights", limit="read")  # fmt: skip
+        # In rounds of its own: the threads of torch spin for a while after their work and slow down what comes next.
+        peer = bench.measure(
+            {"theirs": partial(sides.theirs, short), "ours": partial(sides.ours, short)}, "theirs", bench.budget * 0.12
+        )  # fmt: skip
+        yield timed("each new token, speed over transformers", peer, "ours", "transformers with its cache", ">= 1.2",
+                    speed=True, limited_by="reading the weights")  # fmt: skip
         E, h = sides.tensors["transformer.wte.weight"], np.ones((1, WIDTH), np.float32)
         head = bench.measure(
             {"read": reading(E.reshape(-1)), "head": lambda: sides.decoder.unembed(h), "limit": lambda: E @ h[0]},
