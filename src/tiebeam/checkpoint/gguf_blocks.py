@@ -3,12 +3,13 @@
 A block is a few bytes of scales and the codes of 32 or 256 weights. Codes are unpacked eight at a time in 64-bit
 words, by shift and mask, into an array of bytes; the bytes are converted to float32 in one pass and scaled per group.
 The work is done in pieces that stay in the cache. NumPy releases the interpreter lock inside each step, so that
-several threads can dequantise different rows at the same time (decode/numpy/load_weights.py does).
+several threads can dequantise different rows at the same time (decode/numpy/load_weights.py does). In smaller pieces
+the threads would wait for each other's lock more than they gain from a faster cache.
 
 The IQ types are look-ups: for each index the table has eight weights as the bytes of one word.
 
 Every decoder takes `raw` [n, bytes per block] and fills `out` [n, weights per block]. The multiplications are done in
-the order of the reference, so that rounding is the same. bench/dequantize.py measures the speed.
+the order of the reference, so that rounding is the same. The rows of bench/dequantize have the speed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-_PIECE = 1 << 17  # weights dequantised at a time
+_PIECE = 1 << 19  # weights dequantised at a time
 _LOW4, _LOW2, _LOW1 = (np.uint64(0x0101010101010101 * mask) for mask in (15, 3, 1))
 
 
