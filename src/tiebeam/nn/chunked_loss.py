@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -28,15 +28,16 @@ _LARGE_TABLE = 10**9  # bytes; from this size a chunk of logits is limited to a 
 
 
 def default_chunk(tokens: int, vocab: int, dim: int, itemsize: int = 4) -> int:
-    """Tokens per chunk: equal chunks of 512 to 1024, fewer for a table of a gigabyte or more.
+    """Tokens per chunk: equal chunks of 512 to 1024, more for a small vocabulary, fewer for a table of a gigabyte.
 
-    Every chunk reads and writes the full dW once, so small chunks cost time and large ones cost memory. For large
-    tables a chunk of logits may take 0.15 of the bytes of the table.
+    Every chunk reads and writes the full dW once, so small chunks cost time and large ones cost memory. A chunk of
+    16 MB costs little memory, whatever the vocabulary. For large tables a chunk may take 0.15 of the table's bytes.
     """
+    row = itemsize * max(vocab, 1)
     if vocab * dim * itemsize >= _LARGE_TABLE:
         most = max(256, min(1024, int(0.15 * dim)))
     else:
-        most = max(512, min(1024, (128 << 20) // (itemsize * max(vocab, 1))))
+        most = max(512, min(1024, (128 << 20) // row), (16 << 20) // row)
     chunks = -(-tokens // most)
     return -(-tokens // chunks) if chunks else most
 
@@ -127,7 +128,7 @@ def _direct(work: Work) -> Tensor:  # -> [N]
     tokens = work.h.shape[0]
     losses = work.row_weight.new_empty(tokens)
     logits = _logits_buffer(work, W.dtype)
-    common = _common_weight(work.row_weight)
+    common, objective = _common_weight(work.row_weight), work.objective
     if dbias is not None:
         dbias.zero_()
     for start in range(0, tokens, work.chunk):
@@ -136,8 +137,9 @@ def _direct(work: Work) -> Tensor:  # -> [N]
         z = logits[: part.shape[0]]
         _logits_into(z, part, work)
         losses[rows] = to_gradient_(
-            z, work.targets[rows], work.objective, None if work.metrics is None else work.metrics[rows]
-        )
+            z, work.targets[rows], objective, partial(_logits_of, part, work),
+            None if work.metrics is None else work.metrics[rows],
+        )  # fmt: skip
         weight, factor = work.row_weight[rows].unsqueeze(1), shape.gain * (1.0 if common is None else common)
         if dh is not None:
             same = dh.dtype == work.products
@@ -168,6 +170,13 @@ def _logits_into(z: Tensor, part: Tensor, work: Work) -> None:  # [C, V], [C, D]
         torch.addmm(work.bias, part, W.t(), beta=slope, alpha=slope, out=z)
 
 
+def _logits_of(part: Tensor, work: Work, rows: Tensor) -> Tensor:  # [C, D], [R] -> [R, V]
+    chosen = part[rows]
+    z = chosen.new_empty(len(chosen), work.W.shape[0])
+    _logits_into(z, chosen, work)
+    return z
+
+
 def _common_weight(weights: Tensor) -> float | None:  # [N]
     """The weight of all rows if they have the same. On other devices the answer would need a synchronization."""
     if weights.device.type != "cpu":
@@ -194,15 +203,11 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
         rows = slice(start, start + work.chunk)
         part = work.h[rows].to(work.products)
         z = logits[: part.shape[0]]
-        for block in blocks:
-            z[:, block] = torch.mm(part, W[block].to(work.products).t())
-        if work.bias is not None:
-            z.add_(work.bias)
-        if shape.capped:
-            z.mul_(shape.slope)
+        _blocked_logits_into(z, part, work)
         losses[rows] = to_gradient_(
-            z, work.targets[rows], work.objective, None if work.metrics is None else work.metrics[rows]
-        )
+            z, work.targets[rows], work.objective, partial(_blocked_logits_of, part, work),
+            None if work.metrics is None else work.metrics[rows],
+        )  # fmt: skip
         if not work.with_gradients:
             continue
         weighted = (part * relative[rows]).to(work.products)
@@ -224,3 +229,19 @@ def _blocked(work: Work) -> Tensor:  # -> [N]
     if dW is not None and dW_sum is not None and dW_sum is not dW:
         dW.copy_(dW_sum)
     return losses
+
+
+def _blocked_logits_into(z: Tensor, part: Tensor, work: Work) -> None:  # [C, V], [C, D]
+    for block in row_blocks(work.W, work.products):
+        z[:, block] = torch.mm(part, work.W[block].to(work.products).t())
+    if work.bias is not None:
+        z.add_(work.bias)
+    if work.shape.capped:
+        z.mul_(work.shape.slope)
+
+
+def _blocked_logits_of(part: Tensor, work: Work, rows: Tensor) -> Tensor:  # [C, D], [R] -> [R, V]
+    chosen = part[rows]
+    z = work.row_weight.new_empty(len(chosen), work.W.shape[0])
+    _blocked_logits_into(z, chosen, work)
+    return z

@@ -1,13 +1,16 @@
 """From a chunk of logits to its losses and the gradient of the logits, in place.
 
-Rows are processed a few at a time, so that the passes over them stay in cache. The softmax is one call of torch's
-kernel per group of rows, into its own input: it is vectorised, computes each exponential once and keeps a row in cache
-between its passes. The log-sum-exp is recovered from a probability: log p = logit - log-sum-exp.
+The softmax is one call of torch's kernel, into its own input: it is vectorised, computes each exponential once and
+keeps a row in cache between its passes. The log-sum-exp is recovered from a probability: log p = logit - log-sum-exp.
+Where the objective needs further passes (a softcap, label smoothing, metrics), rows are processed a few at a time, so
+that the passes over them stay in cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from torch import Tensor
 from tiebeam.nn.loss_options import Shape
 
 _CACHE_BYTES = 2 << 20  # of logits per thread processed together, to stay in that thread's cache
+
+LogitsAgain = Callable[[Tensor], Tensor]  # indices of rows [R] -> their logits [R, V], in a new tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,11 @@ class Objective:
     class_weights: Tensor | None  # [V]
     with_gradients: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the softmax is the only pass over the logits."""
+        return self.shape == Shape() and self.class_weights is None
+
 
 def rows_in_cache(z: Tensor) -> int:  # [C, V]
     """How many rows of z to process together."""
@@ -58,27 +68,45 @@ def rows_in_cache(z: Tensor) -> int:  # [C, V]
 
 
 def to_gradient_(  # [C, V], [C] -> [C]
-    z: Tensor, targets: Tensor, objective: Objective, metrics: RowMetrics | None = None
+    z: Tensor, targets: Tensor, objective: Objective, again: LogitsAgain, metrics: RowMetrics | None = None
 ) -> Tensor:
-    """The loss of each row. z is given scaled by `shape.slope`, and becomes dloss/dz up to the factor `shape.gain`."""
+    """The loss of each row. z is given scaled by `shape.slope`, and becomes dloss/dz up to the factor `shape.gain`.
+
+    `again` computes rows of the given z once more, for the few whose log-sum-exp cannot be recovered.
+    """
+    step = max(1, z.shape[0]) if objective.is_plain and metrics is None else rows_in_cache(z)
+    if step >= z.shape[0]:
+        return _rows_to_gradient_(z, targets.unsqueeze(1), objective, again, metrics)
     losses = z.new_empty(z.shape[0])
-    step = rows_in_cache(z)
     for top in range(0, z.shape[0], step):
         rows = slice(top, top + step)
         found = None if metrics is None else metrics[rows]
-        losses[rows] = _rows_to_gradient_(z[rows], targets[rows].unsqueeze(1), objective, found)
+        losses[rows] = _rows_to_gradient_(
+            z[rows], targets[rows].unsqueeze(1), objective, partial(_below, top, again), found
+        )
     return losses
 
 
+def _below(top: int, again: LogitsAgain, rows: Tensor) -> Tensor:  # [R] -> [R, V]
+    """`again` for rows that are counted from `top`."""
+    return again(rows + top)
+
+
 def _rows_to_gradient_(  # [R, V], [R, 1] -> [R]
-    z: Tensor, target: Tensor, objective: Objective, metrics: RowMetrics | None
+    z: Tensor, target: Tensor, objective: Objective, again: LogitsAgain, metrics: RowMetrics | None
 ) -> Tensor:
     """With q the target distribution, Q its sum and L the log-sum-exp: loss = Q L - q.u + z_loss L^2."""
     shape, weights = objective.shape, objective.class_weights
     smoothing = shape.label_smoothing
     if metrics is not None:
         torch.argmax(z, 1, out=metrics.predictions)
-    u = shape.curve_(z) * shape.amplitude if shape.capped else z
+    if shape.capped:
+        u = shape.curve_(z) * shape.amplitude
+
+        def again(rows: Tensor) -> Tensor:
+            return z[rows] * shape.amplitude
+    else:
+        u = z
     target_logit = u.gather(1, target).squeeze(1)
     mass: float | Tensor = 1.0
     at_target: float | Tensor = 1.0 - smoothing
@@ -89,7 +117,7 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R]
     if smoothing:
         expected = expected + smoothing * (u.mean(1) if weights is None else u.mv(weights) / z.shape[1])
     p = u
-    log_sum = softmax_(p, target, target_logit)
+    log_sum = softmax_(p, target, target_logit, again)
     loss = mass * log_sum - expected
     scale = (target_logit - log_sum).exp_() if shape.scale_by_probability else None
     log_sum = log_sum + shape.offset
@@ -116,18 +144,20 @@ def _rows_to_gradient_(  # [R, V], [R, 1] -> [R]
     return loss
 
 
-def softmax_(u: Tensor, target: Tensor, target_logit: Tensor) -> Tensor:  # [R, V], [R, 1], [R] -> [R]
+def softmax_(  # [R, V], [R, 1], [R] -> [R]
+    u: Tensor, target: Tensor, target_logit: Tensor, again: LogitsAgain
+) -> Tensor:
     """Replace u by its softmax over the last dimension; the log-sum-exp of each row."""
-    largest = u.amax(1)
     if u.device.type != "cpu":  # only the CPU kernel is known to allow its input as output
+        largest = u.amax(1)
         total = u.sub_(largest.unsqueeze(1)).exp_().sum(1)
         u.div_(total.unsqueeze(1))
         return largest + total.log()
     torch.softmax(u, 1, out=u)
     at_target = u.gather(1, target).squeeze(1)
     log_sum = target_logit - at_target.log()
-    # A probability that underflows has lost its digits. The largest of a row is at least 1 / V.
+    # A probability that underflows has lost its digits.
     lost = (at_target < 2**10 * torch.finfo(u.dtype).tiny).nonzero().squeeze(1)
     if len(lost):
-        log_sum[lost] = largest[lost] - u[lost].amax(1).log()
+        log_sum[lost] = again(lost).logsumexp(1)
     return log_sum
