@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tiebeam.checkpoint import Checkpoint, open_checkpoint
@@ -109,7 +109,7 @@ def diagnose_adapter(path: str | os.PathLike[str], base: str | os.PathLike[str] 
     examined = ExaminedAdapter(weights, config, report, embed, head)
     names = Names.of(str(path), base=report.model, remote=not isinstance(checkpoint.files, LocalFiles))
     advice = merge_advice(adapter, checkpoint, names)
-    findings = run_rules("adapter", examined, replace(names, merge=advice.command))
+    findings = run_rules("adapter", examined, names._replace(merge=advice.command))
     loaders = adapter_predictions(examined)
     return AdapterDiagnosis(str(path), report, _merge(examined), findings, touched, loaders, advice)
 

@@ -9,7 +9,7 @@ TB7xx vocabulary · TB8xx files that a loader would not find.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +34,7 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """What a fix calls the files of this model, quoted for a shell; the defaults are what the docs print."""
 
     model: str = "MODEL"
@@ -65,7 +64,7 @@ class Names:
             command, there = download_command(base or model)
             names = cls.of(model, there) if base else cls.of(there)
             out, merged = (shlex.quote(PurePath(shlex.split(name)[0]).name) for name in (names.out, names.merged))
-            return replace(names, out=out, merged=merged, download=command)
+            return names._replace(out=out, merged=merged, download=command)
         target = PurePath((base or model).removeprefix("hf://").partition("@")[0].rstrip("/") or "model")
         if target.name in ("", ".."):  # the current directory, or one above: its output is beside it
             target = PurePath(target, "..", Path(target).resolve().name or "model")
@@ -153,8 +152,11 @@ def kind_of(code: str) -> str:
     return {"4": "adapter", "5": "module"}.get(code[2], "checkpoint")
 
 
-@dataclass(frozen=True)
-class Rule:
+def no_fix(examined: Any) -> None:
+    """Of a rule whose finding a person has to decide about."""
+
+
+class Rule(NamedTuple):
     """`check` reads an examined checkpoint, adapter or module (see examined.py) and yields evidence. `fix` returns the
     change that `doctor --fix` makes, or None. `steps` says what a person can do. `example` builds a tiny case: it
     writes a checkpoint or an adapter into the directory and returns its path, or returns a LiveExample."""
@@ -168,7 +170,7 @@ class Rule:
     check: Callable[[Any], Iterable[Evidence]]
     steps: Callable[[Names], tuple[Step, ...]]
     example: Callable[[Path], Any]
-    fix: Callable[[Any], Repair | None] = field(default=lambda examined: None)
+    fix: Callable[[Any], Repair | None] = no_fix
     seen_in: tuple[str, ...] = ()
 
     @property
@@ -181,7 +183,7 @@ class Rule:
         for evidence in self.check(examined):
             names = names if isinstance(names, Names) else names()
             rows = names.rows if evidence.rows is None else str(evidence.rows)
-            at = replace(names, rows=rows, keep=evidence.keep, extend=evidence.extend)
+            at = names._replace(rows=rows, keep=evidence.keep, extend=evidence.extend)
             repair = self.fix(examined)
             yield Finding(
                 code=self.code,
