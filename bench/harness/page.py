@@ -14,9 +14,10 @@ _INTRO = """# Benchmarks
 Written by `make bench` (`python bench/all.py`), which keeps every run as JSON in .cache/bench. Every ratio is the
 median of paired ratios from interleaved rounds, with its 95% interval in brackets; *noise* is half the width of the
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
-to three times as long; if its interval then still includes the goal, it is *unstable*. *Limited* means that the goal is
-missed and that the named limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its
-physical limit would be *measured wrong*. Benches that need little set-up are launched twice, in the run and at its end,
+to three times as long; if its interval then still includes the goal, it is *unstable*. A row that is known to 5% and
+whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named limit,
+measured in the same rounds, misses it too and is within 5%. A ratio beyond its physical limit would be *measured
+wrong*. Benches that need little set-up are launched twice, in the run and at its end,
 and the interval covers both launches. The sides of a row work in memory that was used before: the first use of a page
 costs the same for all, and on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare A.json
 B.json` says on how many rows two runs agree."""
@@ -77,6 +78,6 @@ def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
 
 def _line(row: Row) -> str:
     noise = f"±{50 * (row.control[2] - row.control[0]):.1f}%" if row.control else ""
-    verdict = row.verdict if row.verdict in ("met", "limited", "figure") else f"**{row.verdict}**"
+    verdict = row.verdict if row.verdict in ("met", "at goal", "limited", "figure") else f"**{row.verdict}**"
     limit = row.limited_by + (f": {number(row.limit)}" if row.limit is not None else "")
     return f"| {row.name} | {figure(row)} | {row.against} | {row.goal} | {noise} | {verdict} | {limit} |"

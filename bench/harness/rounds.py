@@ -7,6 +7,7 @@ over the first: the same thing measured twice, so its interval must include 1, a
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -109,6 +110,8 @@ def measure(
             repeats[side] = 1 if after or took >= SHORTEST else math.ceil(SHORTEST / max(took, 1e-7))
         repeats[AGAIN] = repeats[reference]
     found = rounds or Rounds(reference)
+    gc.collect()
+    gc.freeze()  # a full collection visits every object of torch and transformers, which no side is about
     start, turn = clock(), 0
     while True:
         for side in order if turn % 2 == 0 else reversed(order):
@@ -119,6 +122,7 @@ def measure(
             break
         if turn >= fewest and now - start >= seconds and not (found.wide(judged) and now - start < LONGER * seconds):
             break
+    gc.unfreeze()
     found.sessions.append(turn)
     return found
 

@@ -3,6 +3,7 @@
 | verdict | when |
 |---|---|
 | met | the goal is reached (of a wide interval: by all of it) |
+| at goal | the interval is narrower than 5% and includes the goal: neither met nor missed can be told |
 | limited | the goal is missed, and so does the limit that was measured in the same run; the row is within 5% of it |
 | unstable | the interval is wider than 5% and includes the goal, or the A/A control does not include 1 |
 | missed | none of these |
@@ -56,8 +57,11 @@ class Row:
         shaky = self.control is not None and not self.control[0] - CONTROL <= 1 <= self.control[2] + CONTROL
         ends = [self.value] if self.low is None or self.high is None else [self.low, self.high]
         wide = len(ends) > 1 and self.interval.width > WIDE
-        if shaky or (wide and len({reaches(end, self.goal) for end in ends}) > 1):
+        both = len({reaches(end, self.goal) for end in ends}) > 1
+        if shaky or (wide and both):
             return "unstable"
+        if both:
+            return "at goal"
         if reaches(self.value, self.goal):
             return "met"
         if self.limit is not None and not reaches(self.limit, self.goal) and self._near_limit(self.limit):

@@ -134,6 +134,8 @@ def cases() -> Iterator[tuple[str, dict[str, object], str]]:
     calm = (0.99, 1.0, 1.01)
     yield "reached", {"value": 1.0, "low": 0.99, "high": 1.01}, "met"
     yield "missed", {"value": 1.2, "low": 1.19, "high": 1.21}, "missed"
+    yield "narrow around the goal, missed", {"value": 1.11, "low": 1.09, "high": 1.12}, "at goal"
+    yield "narrow around the goal, reached", {"value": 1.09, "low": 1.08, "high": 1.11}, "at goal"
     yield "wide around the goal", {"value": 1.2, "low": 1.0, "high": 1.4}, "unstable"
     yield "wide around the goal, reached", {"value": 1.05, "low": 1.0, "high": 1.4}, "unstable"
     yield "wide but wholly missed", {"value": 3.0, "low": 2.5, "high": 3.5}, "missed"
