@@ -124,7 +124,8 @@ def rows(bench: Bench) -> Iterator[Row]:
                 yield Row(f"{name}: tokens per second", speed.value, "tokens/s", "", speed.low, speed.high, "/s",
                           found.count, limited_by=f"{group.peak / 1e6:,.0f} MB per rank{cores}")  # fmt: skip
                 if name != names[0]:
-                    goal = ">= 0.9" if threads <= (os.cpu_count() or 1) else ""
+                    # FSDP2 and a sharded vocabulary save memory, and what they send costs time: no goal.
+                    goal = ">= 0.9" if "DDP" in name and threads <= (os.cpu_count() or 1) else ""
                     yield timed(f"{name}: speed", found, name, names[0], goal, speed=True,
                                 limited_by="the exchange of gradients" + cores, job="distributed")  # fmt: skip
             for group in groups.values():

@@ -99,4 +99,4 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(rows)
+    main(rows, memory=4)
