@@ -76,7 +76,7 @@ def tied_cross_entropy(  # [..., D], [V, D], [...] -> scalar, or [...] with redu
             (dynamic fine-tuning; Liger's token scaling). "mean" still divides by the number of rows that count.
         return_metrics: also return accuracy, predictions and z-loss, as a `LossAndMetrics`.
         chunk: tokens per chunk; by default chosen from V, D and the number of tokens.
-        buffers: keeps the logits and the gradients' memory from step to step, which saves a few percent of the time.
+        buffers: keeps the logits and the gradients' memory from step to step, so that no fresh memory is needed.
 
     Returns:
         A scalar, or [...] with reduction="none"; with return_metrics a `LossAndMetrics` that has it as `loss`.

@@ -52,7 +52,7 @@ def rank_device(name: str, distribution: Distribution) -> torch.device:
 def autocast(device: torch.device) -> AbstractContextManager[object]:
     """bf16 autocast where the device multiplies bf16 faster than fp32, as GPUs do; plain fp32 elsewhere.
 
-    A CPU without bf16 instructions multiplies bf16 several times slower than fp32. A GPU that only emulates bf16 stays
+    A CPU without bf16 instructions multiplies bf16 slower than fp32. A GPU that only emulates bf16 stays
     in fp32 too.
     """
     if device.type == "mps" or (device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)):

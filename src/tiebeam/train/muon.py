@@ -1,8 +1,8 @@
 """Muon: momentum orthogonalized by a few Newton-Schulz steps, for the weight matrices of the layers.
 
 The update and the state are those of torch.optim.Muon (which older torch lacks), in the dtype that is fast on this
-machine: torch always uses bfloat16, which a CPU without bf16 instructions multiplies several times slower than float32.
-All matrices of one shape, transposes included, go through the steps as one stack; bench/muon.py measures the speedup.
+machine: torch always uses bfloat16, which a CPU without bf16 instructions multiplies slower than float32. All
+matrices of one shape, transposes included, go through the steps as one stack; the rows of bench/muon have both.
 With several ranks the steps are distributed (distributed_muon.py); momentum and parameters stay where they are.
 """
 

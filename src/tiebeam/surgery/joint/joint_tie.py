@@ -166,7 +166,7 @@ def open_original(source: Source, engine: str, device: str | None, progress: Cal
     """The engine that runs the source. A GGUF is dequantised for transformers.
 
     "auto" takes transformers for a large model, where it is installed and runs it: thousands of tokens go through
-    every layer, and torch takes less than half of the time."""
+    every layer, and `device` may name a GPU."""
     from tiebeam.decode import Table, open_engine
     from tiebeam.decode.numpy.load_weights import Weights
     from tiebeam.decode.transformers import Converted, TransformersEngine
