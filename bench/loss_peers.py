@@ -73,12 +73,12 @@ def time_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
         vocab, _, _ = shape
         large = vocab > 100_000
         h, W, targets = inputs(*shape)
-        # The first peer is the reference. Only the smallest shape has time for all, the largest for those of the goal.
-        chosen = compiled if large else names if vocab < 10_000 else [*compiled, "torch chunked"]
+        # The first peer is the reference. Only the smallest shape has time for all, the others for those of the goal.
+        chosen, share = (names, 0.1) if vocab < 10_000 else (compiled, 0.15 if large else 0.25)
         calls: dict[str, Side] = {name: partial(step, loss_named(name), h, W, targets) for name in chosen}
         calls["ours"] = partial(step, tied_cross_entropy, h, W, targets)
         calls["limit"] = chunked_products(h, W)
-        found = bench.measure(calls, chosen[0], bench.budget * 0.15, judged=("ours",), fewest=4 if large else 5)
+        found = bench.measure(calls, chosen[0], bench.budget * share, judged=("ours",), fewest=4 if large else 6)
         for name in chosen:
             goal = "<= 1.0" if name in compiled or name == "torch chunked" else ""
             yield timed(f"{label(shape, bench.threads)}: time against {name}", found, "ours", name, goal, over=name,
