@@ -53,7 +53,7 @@ class Entry:
 BENCHES = {
     "machine": Entry("machine.py", 30),
     "loss": Entry("loss.py", 100),
-    "loss-large": Entry("loss.py", 160, ("--large",)),
+    "loss-large": Entry("loss.py", 190, ("--large",)),
     "loss-one-thread": Entry("loss.py", 60, ("--threads", "1")),
     "loss-peers": Entry("loss_peers.py", 110),
     "loss-memory": Entry("loss_peers.py", 80, ("--memory",)),

@@ -101,7 +101,7 @@ def sides(shape: Shape, with_reused: bool) -> dict[str, Side]:
     return found
 
 
-def time_rows(bench: Bench, shape: Shape, seconds: float) -> Iterator[Row]:
+def time_rows(bench: Bench, shape: Shape, seconds: float, until: float) -> Iterator[Row]:
     vocab, dim, tokens = shape
     # A call of seconds gets no warm-up (its memory is touched already), and as few rounds as give an interval.
     longest = 6.0 * vocab * dim * tokens / bench.threads > 2e11
@@ -110,7 +110,7 @@ def time_rows(bench: Bench, shape: Shape, seconds: float) -> Iterator[Row]:
     for _ in range(setups):
         found = bench.measure(
             sides(shape, tokens < 1024 or vocab < 100_000), "products", seconds / setups, rounds=found,
-            judged=("ours",), fewest=4, warmup=not longest,
+            judged=("ours",), fewest=4, warmup=not longest, until=until,
         )  # fmt: skip
     assert found is not None
     for side, goal, what in (("ours", "<= 1.06", "time"), ("reused", "<= 1.03", "time, buffers reused")):
@@ -157,8 +157,9 @@ def rows(bench: Bench) -> Iterator[Row]:
     chosen = (
         SHAPES[:2] if bench.quick else LARGE if "--large" in sys.argv else ONE_THREAD if bench.threads == 1 else SHAPES
     )
-    for shape in chosen:
-        yield from time_rows(bench, shape, bench.budget / len(chosen) * 0.7)
+    each = bench.budget / len(chosen)
+    for i, shape in enumerate(chosen, 1):  # a shape whose rounds are long leaves the others their time
+        yield from time_rows(bench, shape, each * 0.7, bench.end - each * (len(chosen) - i))
     if bench.threads > 1:
         yield memory_row(chosen[-1])
 

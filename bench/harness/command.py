@@ -43,7 +43,7 @@ class Bench:
         """Interleaved rounds for about `seconds` (a quarter in a quick run), within the time of the bench."""
         fewest = min(more.pop("fewest", FEWEST), LEAST if self.quick else math.inf)
         planned = seconds / 4 if self.quick else seconds
-        return measure(sides, reference, seconds=planned, until=self.end, fewest=int(fewest), **more)
+        return measure(sides, reference, **{"until": self.end, **more}, seconds=planned, fewest=int(fewest))
 
     def say(self, text: str) -> None:
         """A line for people, for example that a peer is missing."""
