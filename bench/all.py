@@ -53,7 +53,7 @@ class Entry:
 BENCHES = {
     "machine": Entry("machine.py", 30),
     "loss": Entry("loss.py", 100),
-    "loss-large": Entry("loss.py", 190, ("--large",)),
+    "loss-large": Entry("loss.py", 170, ("--large",)),
     "loss-one-thread": Entry("loss.py", 60, ("--threads", "1")),
     "loss-peers": Entry("loss_peers.py", 110),
     "loss-memory": Entry("loss_peers.py", 80, ("--memory",)),
@@ -61,7 +61,7 @@ BENCHES = {
     "inspect": Entry("inspection.py", 64, launches=2),
     "surgery": Entry("surgery.py", 85),
     "merge": Entry("merge.py", 30),
-    "dequantize": Entry("dequantize.py", 80),
+    "dequantize": Entry("dequantize.py", 60),
     "decode": Entry("decode.py", 60),
     "llama-cpp": Entry("llama_cpp.py", 25),
     "train": Entry("train.py", 110, launches=2),
