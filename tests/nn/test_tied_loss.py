@@ -320,6 +320,24 @@ def test_extreme_logits_stay_finite():
     assert h.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"softcap": 500.0}, {"return_metrics": True}])
+def test_a_target_whose_probability_underflows_has_the_loss_of_its_logits(dtype, options):
+    torch.manual_seed(0)
+    h, W, bias = torch.randn(40, 8).to(dtype), torch.randn(50, 8).to(dtype), torch.randn(50)
+    targets = torch.arange(40)
+    h[3], W[3], h[37], W[37] = 6.0, -6.0, 6.0, -6.0  # -288 at these targets, near 0 elsewhere
+    found = tied_cross_entropy(h, W, targets, bias=bias, reduction="none", chunk=16, **options)
+    logits = h.double() @ W.double().T + bias.double()
+    if "softcap" in options:
+        logits = 500.0 * torch.tanh(logits / 500.0)
+    expected = F.cross_entropy(logits, targets, reduction="none")
+    assert expected[3] > 200
+    assert expected[37] > 200
+    losses = found.loss if options.get("return_metrics") else found
+    torch.testing.assert_close(losses.double(), expected, rtol=2e-5 if dtype == torch.float32 else 2e-2, atol=1e-4)
+
+
 @pytest.mark.parametrize("tokens", [1, 511, 512, 513, 4096, 100_000])
 @pytest.mark.parametrize(("vocab", "dim"), [(1024, 512), (50257, 768), (128256, 2048), (262144, 5376)])
 def test_default_chunks_are_equal_and_bounded(tokens, vocab, dim):
