@@ -25,38 +25,47 @@ from pathlib import Path
 from typing import Any
 
 from harness import machine, runs
-from harness.command import default_threads
+from harness.command import LONGEST, default_threads
 from harness.page import page
 from harness.rows import Row
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE.parent / ".cache" / "bench"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-GRACE = 120.0  # seconds that a bench may pass its budget, for its set-up, before it is stopped
+TOTAL = 38 * 60.0  # seconds for all benches: on a slow or busy machine the later ones get less time for rounds
+SETUP = 1.25  # what a bench takes in all, over its budget, on an idle machine
+LEAST = 0.3  # of its budget that a bench gets however late it is
+GRACE = 120.0  # seconds that a long bench may pass its budget before it is stopped
 QUICK = 0.25  # of the time in a trial run
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A bench: its file, its time, its arguments, and how often it is launched in a run.
+    """A bench: its file, its time, the arguments of each of its parts, and how often it is launched in a run.
 
     A process places its matrices in memory once, and a host may be busy for minutes: both move a ratio by more than
-    its rounds differ. A second launch, after all other benches, shows by how much. The time is for all launches.
+    its rounds differ. A second launch, after all other benches, shows by how much. The time is for all launches. Parts
+    are processes of their own, so that none takes longer than five minutes.
     """
 
     file: str
     budget: float
-    arguments: tuple[str, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ((),)
     launches: int = 1
+
+    @property
+    def each(self) -> float:
+        """Seconds for one process."""
+        return self.budget / self.launches / len(self.parts)
 
 
 BENCHES = {
     "machine": Entry("machine.py", 30),
-    "loss": Entry("loss.py", 100),
-    "loss-large": Entry("loss.py", 170, ("--large",)),
-    "loss-one-thread": Entry("loss.py", 60, ("--threads", "1")),
+    "loss": Entry("loss.py", 100, ((), ("--shape", "50257,768,4096"))),
+    "loss-large": Entry("loss.py", 170, (("--shape", "128256,2048,512"), ("--shape", "128256,2048,1024"))),
+    "loss-one-thread": Entry("loss.py", 60, (("--threads", "1"),)),
     "loss-peers": Entry("loss_peers.py", 110),
-    "loss-memory": Entry("loss_peers.py", 80, ("--memory",)),
+    "loss-memory": Entry("loss_peers.py", 80, (("--memory",),)),
     "tied-step": Entry("tied_step.py", 70),
     "inspect": Entry("inspection.py", 64, launches=2),
     "surgery": Entry("surgery.py", 85),
@@ -87,10 +96,16 @@ NOT_RUN = {
 }
 
 
-def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str], str]:
-    """Rows, lines that the bench printed, and why it failed; what was measured before a failure is kept."""
-    budget = entry.budget / entry.launches * (QUICK if quick else 1.0)
-    command = [sys.executable, str(HERE / entry.file), "--json", "--budget", str(budget), *entry.arguments]
+def run_bench(
+    entry: Entry, part: tuple[str, ...], quick: bool, share: float
+) -> tuple[list[dict[str, Any]], list[str], str]:
+    """Rows, lines that the bench printed, and why it failed; what was measured before a failure is kept.
+
+    `share` of its time is given to its rounds.
+    """
+    budget = entry.each * share
+    longest = max(LONGEST, entry.each + GRACE if entry.each > LONGEST else 0.0)
+    command = [sys.executable, str(HERE / entry.file), "--json", "--budget", f"{budget:.1f}", *part]
     process = subprocess.Popen(
         [*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": f"{HERE.parent / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
@@ -98,7 +113,7 @@ def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str
     errors: list[str] = []
     reader = threading.Thread(target=lambda: errors.extend(_echoed(process)), daemon=True)
     reader.start()
-    stopper = threading.Timer(budget + GRACE, process.kill)
+    stopper = threading.Timer(longest, process.kill)
     stopper.start()
     found = []
     assert process.stdout is not None
@@ -115,7 +130,7 @@ def run_bench(entry: Entry, quick: bool) -> tuple[list[dict[str, Any]], list[str
     reader.join(5)
     said = [line.strip() for line in errors if line.startswith("  without")]
     if late:
-        return found, said, f"stopped {GRACE:.0f} s after its budget of {budget:.0f} s"
+        return found, said, f"stopped after {longest:.0f} s"
     reason = errors[-1].strip() if errors else "no message"
     return found, said, "" if code == 0 else f"exit code {code}: {reason}"
 
@@ -136,26 +151,35 @@ def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path, agai
     """
     known, start = {**BENCHES, **LONG}, time.monotonic()
     launches = [
-        name for turn in range(max(known[n].launches for n in names)) for name in names if turn < known[name].launches
-    ]
-    planned = [known[name].budget / known[name].launches * (QUICK if quick else 1.0) for name in launches]
-    for i, name in enumerate(launches):
+        (name, part) for turn in range(max(known[n].launches for n in names))
+        for name in names if turn < known[name].launches for part in known[name].parts
+    ]  # fmt: skip
+    planned = [known[name].each * (QUICK if quick else 1.0) for name, _ in launches]
+    done = set()
+    for i, (name, part) in enumerate(launches):
         elapsed, rest = time.monotonic() - start, sum(planned[i:])
+        share = QUICK if quick else 1.0 if again else share_of_time(elapsed, rest)
         print(f"[{i + 1}/{len(launches)}] {name}: {_clock(elapsed)} elapsed, about {_clock(rest)} left",
               file=sys.stderr, flush=True)  # fmt: skip
         began = time.monotonic()
-        rows, said, failure = run_bench(known[name], quick)
+        rows, said, failure = run_bench(known[name], part, quick, share)
         found = {"seconds": round(time.monotonic() - began, 1), "rows": rows, "said": said, "again": again}
-        if name in launches[:i]:
+        if name in done:
             found = runs.joined(run["benches"][name], found)
         else:
             run["failed"].pop(name, None)
+        done.add(name)
         if failure:
             run["failed"][name] = failure
             print(f"  {name} FAILED: {failure}", file=sys.stderr, flush=True)
         run["benches"][name] = found
         run["benches"] = dict(sorted(run["benches"].items(), key=lambda item: list(known).index(item[0])))
         runs.write(path, run)
+
+
+def share_of_time(elapsed: float, rest: float) -> float:
+    """Of its budget that the next bench gets for its rounds, so that `rest` seconds of budgets end within TOTAL."""
+    return min(1.0, max(LEAST, (TOTAL - elapsed) / (SETUP * rest)))
 
 
 def _clock(seconds: float) -> str:

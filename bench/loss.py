@@ -1,6 +1,6 @@
 """The tied loss, forward and backward: time over its three matrix products, and memory beyond the gradients.
 
-python bench/loss.py [--threads 1] [--large] [--quick] [--json]
+python bench/loss.py [--threads 1] [--shape V,D,N] [--quick] [--json]
 
 The products write into buffers that exist already; "buffers reused" is our loss with its buffers kept from step to
 step. What limits both is measured too: the same products with a softmax in place, in as many chunks of tokens as ours,
@@ -23,9 +23,9 @@ from tiebeam import nn
 from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 Shape = tuple[int, int, int]  # vocabulary, width, tokens
-SHAPES: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024), (50257, 768, 4096)]
+SHAPES: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024)]
 LARGE: list[Shape] = [(128256, 2048, 512), (128256, 2048, 1024)]
-ONE_THREAD: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024)]
+MEMORY_OF: list[Shape] = [(50257, 768, 4096), LARGE[1]]
 SMALLER = 128  # tokens in a chunk: a quarter of the memory of the peers at the shape of 512 tokens
 LIMIT = "the softmax between the products, and dW read and written for every chunk"
 JOB = "tied loss over its three products"
@@ -153,16 +153,22 @@ def memory_row(shape: Shape) -> Row:
     )  # fmt: skip
 
 
+def given_shapes() -> list[Shape]:
+    """Of --shape V,D,N, without which both smaller shapes are measured."""
+    if "--shape" not in sys.argv:
+        return SHAPES
+    vocab, dim, tokens = (int(size) for size in sys.argv[sys.argv.index("--shape") + 1].split(","))
+    return [(vocab, dim, tokens)]
+
+
 def rows(bench: Bench) -> Iterator[Row]:
-    chosen = (
-        SHAPES[:2] if bench.quick else LARGE if "--large" in sys.argv else ONE_THREAD if bench.threads == 1 else SHAPES
-    )
-    each = bench.budget / len(chosen)
+    chosen = [shape for shape in given_shapes() if shape in SHAPES or not bench.quick]
+    each = bench.budget / max(1, len(chosen))
     for i, shape in enumerate(chosen, 1):  # a shape whose rounds are long leaves the others their time
         yield from time_rows(bench, shape, each * 0.7, bench.end - each * (len(chosen) - i))
-    if bench.threads > 1:
-        yield memory_row(chosen[-1])
+        if shape in MEMORY_OF:
+            yield memory_row(shape)
 
 
 if __name__ == "__main__":
-    main(rows, memory=8 if "--large" in sys.argv else 2)
+    main(rows, memory=8 if given_shapes()[0][0] > 100_000 else 2)

@@ -90,10 +90,10 @@ def time_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
 def memory_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
     compiled = [name for name in names if name in COMPILED]
     for shape in [(50257, 768, 4096)] if bench.quick else [(50257, 768, 4096), (128256, 2048, 512)]:
-        memory = {name: bytes_beyond_gradients(name, shape) for name in ["ours", "limit", "plain", *compiled]}
+        memory = {name: bytes_beyond_gradients(name, shape) for name in ["ours", "limit", *compiled]}
         vocab, dim, tokens = shape
         reason = f"a chunk of {default_chunk(tokens, vocab, dim)} tokens; a smaller one takes longer (bench/loss.py)"
-        for name in ["plain", *compiled]:
+        for name in compiled:
             yield row(f"{label(shape, 2)}: memory beyond the gradients against {name}", memory["ours"] / memory[name],
                       name, "<= 0.25", limited_by=reason, limit=memory["limit"] / memory[name], job=JOB)  # fmt: skip
 

@@ -20,6 +20,7 @@ from .rounds import FEWEST, LEAST, Rounds, Side, measure
 from .rows import Row
 
 THREADS = 2
+LONGEST = 300.0  # seconds after which the driver stops a bench
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -33,11 +34,13 @@ class Bench:
 
     def __init__(self, quick: bool = False, budget: float = 300.0, threads: int | None = None) -> None:
         self.quick, self.budget, self.threads = quick, budget, threads or default_threads()
-        self.end = time.perf_counter() + budget
+        self.start = time.perf_counter()
+        self.end = self.start + budget
 
     @property
     def left(self) -> float:
-        return self.end - time.perf_counter()
+        """Seconds until the driver stops this bench."""
+        return self.start + LONGEST - time.perf_counter()
 
     def measure(self, sides: Mapping[str, Side], reference: str, seconds: float, **more: Any) -> Rounds:
         """Interleaved rounds for about `seconds` (a quarter in a quick run), within the time of the bench."""

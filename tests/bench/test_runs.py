@@ -171,8 +171,42 @@ def test_every_goal_is_the_job_of_a_row(goal: str) -> None:
 
 
 def test_no_bench_has_more_than_five_minutes_and_all_have_under_forty() -> None:
-    assert max(entry.budget for entry in driver.BENCHES.values()) <= 300
-    assert sum(entry.budget for entry in driver.BENCHES.values()) < 40 * 60
+    assert max(entry.budget for entry in driver.BENCHES.values()) <= driver.LONGEST == 300
+    assert driver.SETUP * sum(entry.budget for entry in driver.BENCHES.values()) < driver.TOTAL < 40 * 60
+
+
+def test_benches_get_less_time_for_rounds_when_the_run_is_late() -> None:
+    budget = driver.TOTAL / driver.SETUP / 10
+    elapsed, shares = 0.0, []
+    for i in range(10):
+        shares.append(driver.share_of_time(elapsed, budget * (10 - i)))
+        elapsed += budget * (1.0 + shares[-1])  # a slow machine, whose set-ups take as long as the rounds
+    assert shares[0] == 1.0
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == driver.LEAST
+
+
+def test_a_bench_that_hangs_is_stopped_and_keeps_its_rows(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "LONGEST", 5.0)
+    monkeypatch.setattr(driver, "BENCHES", {"bad": driver.Entry(driver.BENCHES["bad"].file, 1.0)})
+    (tmp_path / "bad.py").write_text(BAD.replace("raise RuntimeError", "__import__('time').sleep(600); print"))
+    assert bench() == 1
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert run["failed"] == {"bad": "stopped after 5 s"}
+    assert [row["name"] for row in run["benches"]["bad"]["rows"]] == ["a row before the failure"]
+
+
+def test_a_bench_of_two_parts_is_one_section_with_the_rows_of_both(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good.py").write_text(GOOD.replace('"a good row"', '" ".join(__import__("sys").argv[1:])'))
+    entry = driver.Entry(driver.BENCHES["good"].file, 30.0, (("--shape", "1"), ("--shape", "2")))
+    monkeypatch.setattr(driver, "BENCHES", {"parts": entry})
+    assert bench() == 0
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert [row["name"] for row in run["benches"]["parts"]["rows"]] == ["--shape 1", "--shape 2"]
 
 
 def test_a_row_of_two_launches_covers_both() -> None:
