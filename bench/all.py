@@ -214,10 +214,11 @@ def main() -> int:
         run = {"schema": runs.SCHEMA, "started": started.isoformat(), "quick": options.quick, "minutes": 0.0,
                "machine": machine.facts(default_threads()), "benches": {}, "failed": {}}  # fmt: skip
     print(*machine.describe(run["machine"]), sep="\n", file=sys.stderr)
-    again = f"{started:%Y-%m-%d %H:%M}" if last is not None else ""
+    again, ticks = f"{started:%Y-%m-%d %H:%M}" if last is not None else "", machine.ticks()
     run_all(options.only or list(BENCHES), options.quick, run, path, again)
     if last is None:
         run["minutes"] = round((time.monotonic() - began) / 60, 1)
+        run["machine"]["stolen"] = machine.stolen(ticks, machine.ticks())
     runs.write(path, run)
     if not options.quick:
         PAGE.write_text(page(run, {what: command for what, command in NOT_RUN.items()

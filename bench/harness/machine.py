@@ -43,6 +43,22 @@ def facts(threads: int) -> dict[str, Any]:
     }
 
 
+def ticks() -> tuple[int, int] | None:
+    """Of all cores since the start: what the host of this virtual machine took away, and all. None if unknown."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return None
+    counts = [int(count) for count in path.read_text().split("\n", 1)[0].split()[1:9]]
+    return counts[7], sum(counts)
+
+
+def stolen(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """The share of the cores' time that the host took away between two calls of `ticks`."""
+    if before is None or after is None or after[1] == before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
 def _cpu_info() -> dict[str, str]:
     path = Path("/proc/cpuinfo")
     if not path.exists():
@@ -68,10 +84,12 @@ def _version(name: str) -> str | None:
 
 def describe(found: dict[str, Any]) -> list[str]:
     """The facts as lines of a page."""
+    share = found.get("stolen")
     return [
         f"- {found['cpu']}, {found['cores']} cores, {found['threads']} threads used; caches "
         + ", ".join(f"{name} {size}" for name, size in found["caches"].items()),
         f"- instruction sets: {', '.join(found['instruction_sets'])}",
-        f"- {found['memory_gb']} GB of memory; {found['system']}; load average before the run {found['load_average']}",
+        f"- {found['memory_gb']} GB of memory; {found['system']}; load average before the run {found['load_average']}"
+        + (f"; the host took {100 * share:.1f}% of the cores' time during the run" if share is not None else ""),
         f"- Python {found['python']}, " + ", ".join(f"{name} {v}" for name, v in found["versions"].items()),
     ]

@@ -57,7 +57,7 @@ def test_a_failing_bench_is_named_the_others_go_on_and_the_exit_code_is_1(
     assert [row["verdict"] for row in run["benches"]["good"]["rows"]] == ["met"]
     assert "the disk is full" in run["failed"]["bad"]
     assert run["benches"]["bad"]["said"] == ["without peer-of-nobody==1.0: it does not exist"]
-    assert {"cpu", "caches", "instruction_sets", "threads", "versions"} <= run["machine"].keys()
+    assert {"cpu", "caches", "instruction_sets", "threads", "versions", "stolen"} <= run["machine"].keys()
     shown = capsys.readouterr().err
     assert "[1/2] bad: 0:00 elapsed, about 1:00 left" in shown
     assert "bad FAILED: exit code 1" in shown
@@ -97,6 +97,15 @@ def test_one_bench_can_be_run_again_and_replaces_its_rows_in_the_last_run(bench:
     assert run["failed"] == {}
     assert [row["name"] for row in run["benches"]["bad"]["rows"]] == ["a mended row"]
     assert [row["name"] for row in run["benches"]["good"]["rows"]] == ["a good row"]
+
+
+def test_the_time_that_the_host_took_away_is_on_the_page() -> None:
+    machine = bench_module("harness.machine")
+    assert machine.stolen((10, 1000), (60, 2000)) == 0.05
+    assert machine.stolen(None, None) is None
+    facts = {**machine.facts(2), "stolen": 0.05}
+    assert "the host took 5.0% of the cores' time during the run" in "\n".join(machine.describe(facts))
+    assert "the host took" not in "\n".join(machine.describe({**facts, "stolen": None}))
 
 
 def test_a_quick_run_does_not_replace_the_page(bench: Any, tmp_path: Path) -> None:
