@@ -64,7 +64,7 @@ BENCHES = {
     "loss": Entry("loss.py", 100, ((), ("--shape", "50257,768,4096"))),
     "loss-large": Entry("loss.py", 170, (("--shape", "128256,2048,512"), ("--shape", "128256,2048,1024"))),
     "loss-one-thread": Entry("loss.py", 60, (("--threads", "1"),)),
-    "loss-peers": Entry("loss_peers.py", 110),
+    "loss-peers": Entry("loss_peers.py", 110, ((), ("--shape", "128256,2048,512"))),
     "loss-memory": Entry("loss_peers.py", 80, (("--memory",),)),
     "tied-step": Entry("tied_step.py", 70),
     "inspect": Entry("inspection.py", 64, launches=2),

@@ -153,16 +153,21 @@ def memory_row(shape: Shape) -> Row:
     )  # fmt: skip
 
 
-def given_shapes() -> list[Shape]:
-    """Of --shape V,D,N, without which both smaller shapes are measured."""
+def given_shapes(quick: bool = False) -> list[Shape]:
+    """Of --shape V,D,N, without which both smaller shapes are measured. A quick run leaves out larger ones."""
     if "--shape" not in sys.argv:
         return SHAPES
     vocab, dim, tokens = (int(size) for size in sys.argv[sys.argv.index("--shape") + 1].split(","))
-    return [(vocab, dim, tokens)]
+    return [] if quick else [(vocab, dim, tokens)]
+
+
+def memory_used_before() -> int:
+    """GB that `harness.main` uses once before the given shapes are measured."""
+    return 8 if max(vocab for vocab, _, _ in given_shapes()) > 100_000 else 2
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    chosen = [shape for shape in given_shapes() if shape in SHAPES or not bench.quick]
+    chosen = given_shapes(bench.quick)
     each = bench.budget / max(1, len(chosen))
     for i, shape in enumerate(chosen, 1):  # a shape whose rounds are long leaves the others their time
         yield from time_rows(bench, shape, each * 0.7, bench.end - each * (len(chosen) - i))
@@ -171,4 +176,4 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(rows, memory=8 if given_shapes()[0][0] > 100_000 else 2)
+    main(rows, memory=memory_used_before())

@@ -1,6 +1,6 @@
 """The tied loss against its peers: plain PyTorch, torch.compile, cut-cross-entropy, Liger; time and memory.
 
-python bench/loss_peers.py [--memory] [--quick] [--json]
+python bench/loss_peers.py [--shape V,D,N] [--memory] [--quick] [--json]
 
 cut-cross-entropy's CPU path is torch.compile too. torch's own chunked linear_cross_entropy gets 512 tokens per chunk
 (its default is a few tokens at a time on wide tables, which is several times slower).
@@ -15,12 +15,21 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from harness import Bench, Row, Side, main, peers, row, timed
-from loss import LIMIT, Shape, bytes_beyond_gradients, chunked_products, inputs, label, plain, step
+from loss import (
+    LIMIT,
+    bytes_beyond_gradients,
+    chunked_products,
+    given_shapes,
+    inputs,
+    label,
+    memory_used_before,
+    plain,
+    step,
+)
 
 from tiebeam.nn import tied_cross_entropy
 from tiebeam.nn.chunked_loss import default_chunk
 
-SHAPES: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024), (128256, 2048, 512)]
 COMPILED = ("torch.compile", "cut-cross-entropy")
 JOB = "tied loss against torch.compile and cut-cross-entropy"
 
@@ -69,12 +78,12 @@ def available(bench: Bench) -> list[str]:
 
 def time_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
     compiled = [name for name in names if name in COMPILED]
-    for shape in SHAPES[:2] if bench.quick else SHAPES:
+    for shape in given_shapes(bench.quick):
         vocab, _, _ = shape
         large = vocab > 100_000
         h, W, targets = inputs(*shape)
         # The first peer is the reference. Only the smallest shape has time for all, the others for those of the goal.
-        chosen, share = (names, 0.1) if vocab < 10_000 else (compiled, 0.15 if large else 0.25)
+        chosen, share = (names, 0.2) if vocab < 10_000 else (compiled, 0.3 if large else 0.5)
         calls: dict[str, Side] = {name: partial(step, loss_named(name), h, W, targets) for name in chosen}
         calls["ours"] = partial(step, tied_cross_entropy, h, W, targets)
         calls["limit"] = chunked_products(h, W)
@@ -104,4 +113,4 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(rows, memory=0 if "--memory" in sys.argv else 8)
+    main(rows, memory=0 if "--memory" in sys.argv else memory_used_before())

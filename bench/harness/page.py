@@ -14,9 +14,9 @@ _INTRO = """# Benchmarks
 Written by `make bench` (`python bench/all.py`), which keeps every run as JSON in .cache/bench. Every ratio is the
 median of paired ratios from interleaved rounds, with its 95% interval in brackets; *noise* is half the width of the
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
-to three times as long; if its interval then still includes the goal, it is *unstable*. A row that is known to 5% and
-whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named limit,
-measured in the same rounds, misses it too and is within 5%. A ratio beyond its physical limit would be *measured
+to three times as long; if its interval then still allows more than one verdict, it is *unstable*. A row that is known
+to 5% and whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named
+limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its physical limit would be *measured
 wrong*. Benches that need little set-up are launched twice, in the run and at its end, and the interval covers both
 launches. On a slow or busy machine the later benches get fewer rounds, so that a run ends within 40 minutes. The sides
 of a row work in memory that was used before: the first use of a page costs the same for all, and on a virtual machine

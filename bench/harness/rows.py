@@ -5,7 +5,7 @@
 | met | the goal is reached (of a wide interval: by all of it) |
 | at goal | the interval is narrower than 5% and includes the goal: neither met nor missed can be told |
 | limited | the goal is missed, and so does the limit that was measured in the same run; the row is within 5% of it |
-| unstable | the interval is wider than 5% and includes the goal, or the A/A control does not include 1 |
+| unstable | the interval is wider than 5% and has more than one of met, limited and missed; or A/A does not include 1 |
 | missed | none of these |
 | measured wrong | the interval is beyond the physical limit |
 | figure | there is no goal |
@@ -64,9 +64,11 @@ class Row:
             return "at goal"
         if reaches(self.value, self.goal):
             return "met"
-        if self.limit is not None and not reaches(self.limit, self.goal) and self._near_limit(self.limit):
+        if self.limit is None or reaches(self.limit, self.goal):
+            return "missed"
+        if self._near_limit(self.value):
             return "limited"
-        return "missed"
+        return "unstable" if wide and any(self._near_limit(end) for end in ends) else "missed"
 
     def _beyond(self) -> bool:
         """All of the interval is on the wrong side of the physical limit, by more than noise."""
@@ -74,8 +76,9 @@ class Row:
         ends = [end for end in (self.low, self.value, self.high) if end is not None]
         return min(ends) > bound * BEYOND if sign == "<=" else max(ends) < bound / BEYOND
 
-    def _near_limit(self, limit: float) -> bool:
-        return self.value <= limit * NEAR if parse(self.goal)[0] == "<=" else self.value >= limit / NEAR
+    def _near_limit(self, value: float) -> bool:
+        assert self.limit is not None
+        return value <= self.limit * NEAR if parse(self.goal)[0] == "<=" else value >= self.limit / NEAR
 
     def joined(self, again: Row) -> Row:
         """This row and the same one from another launch: the mean, with an interval that covers both."""

@@ -145,6 +145,8 @@ def cases() -> Iterator[tuple[str, dict[str, object], str]]:
     yield "limit missed too", {"value": 1.2, "low": 1.19, "high": 1.21, "limit": 1.17}, "limited"
     yield "limit reaches the goal", {"value": 1.2, "low": 1.19, "high": 1.21, "limit": 1.05}, "missed"
     yield "far from the limit", {"value": 1.5, "low": 1.49, "high": 1.51, "limit": 1.17}, "missed"
+    yield "wide, from near the limit to far", {"value": 1.3, "low": 1.2, "high": 1.5, "limit": 1.17}, "unstable"
+    yield "wide, all far from the limit", {"value": 1.4, "low": 1.3, "high": 1.5, "limit": 1.17}, "missed"
     yield "beyond physics", {"value": 0.9, "low": 0.89, "high": 0.91, "bound": ">= 1.0"}, "measured wrong"
     yield "beyond physics by noise", {"value": 0.98, "low": 0.95, "high": 1.01, "bound": ">= 1.0"}, "met"
     yield "one value", {"value": 1.2}, "missed"
