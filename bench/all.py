@@ -32,7 +32,7 @@ from harness.rows import Row
 HERE = Path(__file__).resolve().parent
 RUNS = HERE.parent / ".cache" / "bench"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-TOTAL = 38 * 60.0  # seconds for all benches: on a slow or busy machine the later ones get less time for rounds
+TOTAL = 38 * 60.0  # seconds for all benches: when a run is late, as on a slow machine, the later ones get fewer rounds
 SETUP = 1.25  # what a bench takes in all, over its budget, on an idle machine
 LEAST = 0.3  # of its budget that a bench gets however late it is
 GRACE = 120.0  # seconds that a long bench may pass its budget before it is stopped
@@ -151,14 +151,17 @@ def run_all(names: list[str], quick: bool, run: dict[str, Any], path: Path, agai
     """
     known, start = {**BENCHES, **LONG}, time.monotonic()
     launches = [
-        (name, part) for turn in range(max(known[n].launches for n in names))
+        (turn, name, part) for turn in range(max(known[n].launches for n in names))
         for name in names if turn < known[name].launches for part in known[name].parts
     ]  # fmt: skip
-    planned = [known[name].each * (QUICK if quick else 1.0) for name, _ in launches]
+    planned = [known[name].each * (QUICK if quick else 1.0) for _, name, _ in launches]
     done = set()
-    for i, (name, part) in enumerate(launches):
+    for i, (turn, name, part) in enumerate(launches):
         elapsed, rest = time.monotonic() - start, sum(planned[i:])
         share = QUICK if quick else 1.0 if again else share_of_time(elapsed, rest)
+        if turn and share == LEAST:
+            print(f"[{i + 1}/{len(launches)}] {name}: not launched again, the run is late", file=sys.stderr)
+            continue
         print(f"[{i + 1}/{len(launches)}] {name}: {_clock(elapsed)} elapsed, about {_clock(rest)} left",
               file=sys.stderr, flush=True)  # fmt: skip
         began = time.monotonic()

@@ -240,3 +240,15 @@ def test_a_bench_of_two_launches_is_launched_again_after_the_others(
     assert run["benches"]["twice"]["rows"][0]["rounds"] == 2
     said = capsys.readouterr().err
     assert said.index("[1/3] twice") < said.index("[2/3] good") < said.index("[3/3] twice")
+
+
+def test_a_second_launch_is_left_out_when_the_run_is_late(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driver, "TOTAL", 0.0)
+    twice = driver.Entry(driver.BENCHES["good"].file, 30.0, launches=2)
+    monkeypatch.setattr(driver, "BENCHES", {"twice": twice, "good": driver.BENCHES["good"]})
+    assert bench() == 0
+    run = runs.read(next((tmp_path / "runs").glob("*.json")))
+    assert run["benches"]["twice"]["rows"][0]["rounds"] == 1
+    assert "[3/3] twice: not launched again, the run is late" in capsys.readouterr().err
