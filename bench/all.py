@@ -1,6 +1,6 @@
 """Run the benches, keep the run as JSON, and write docs/benchmarks.md.
 
-    python bench/all.py                          every bench, under 40 minutes
+    python bench/all.py                          every bench; under 40 minutes on an idle machine
     python bench/all.py --only loss decode       measure these again, and put them into the last run
     python bench/all.py --quick                  a trial with fewer rounds; the page is not written
     python bench/all.py --compare A.json B.json  on how many rows two runs agree
