@@ -104,7 +104,7 @@ def run_bench(
     `share` of its time is given to its rounds.
     """
     budget = entry.each * share
-    longest = max(LONGEST, entry.each + GRACE if entry.each > LONGEST else 0.0)
+    longest = LONGEST if entry.each <= LONGEST else entry.each + GRACE
     command = [sys.executable, str(HERE / entry.file), "--json", "--budget", f"{budget:.1f}", *part]
     process = subprocess.Popen(
         [*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

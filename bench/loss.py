@@ -24,9 +24,9 @@ from tiebeam.nn import chunked_loss, tied_cross_entropy
 
 Shape = tuple[int, int, int]  # vocabulary, width, tokens
 SHAPES: list[Shape] = [(1024, 512, 16384), (50257, 768, 1024)]
-LARGE: list[Shape] = [(128256, 2048, 512), (128256, 2048, 1024)]
-MEMORY_OF: list[Shape] = [(50257, 768, 4096), LARGE[1]]
-SMALLER = 128  # tokens in a chunk: a quarter of the memory of the peers at the shape of 512 tokens
+MEMORY_OF: list[Shape] = [(50257, 768, 4096), (128256, 2048, 1024)]
+SMALLER_OF: Shape = (128256, 2048, 512)  # is measured with smaller chunks too
+SMALLER = 128  # tokens in such a chunk: a quarter of the memory of the peers
 LIMIT = "the softmax between the products, and dW read and written for every chunk"
 JOB = "tied loss over its three products"
 
@@ -96,7 +96,7 @@ def sides(shape: Shape, with_reused: bool) -> dict[str, Side]:
     }  # fmt: skip
     if with_reused:
         found["reused"] = reused(h, W, targets)
-    if shape == LARGE[0]:
+    if shape == SMALLER_OF:
         found["smaller"] = partial(step, partial(tied_cross_entropy, chunk=SMALLER), h, W, targets)
     return found
 
