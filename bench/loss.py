@@ -10,6 +10,7 @@ torch.compile and cut-cross-entropy.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -157,7 +158,10 @@ def given_shapes(quick: bool = False) -> list[Shape]:
     """Of --shape V,D,N, without which both smaller shapes are measured. A quick run leaves out larger ones."""
     if "--shape" not in sys.argv:
         return SHAPES
-    vocab, dim, tokens = (int(size) for size in sys.argv[sys.argv.index("--shape") + 1].split(","))
+    given = "".join(sys.argv[sys.argv.index("--shape") + 1 :][:1])
+    if not re.fullmatch(r"[1-9]\d*,[1-9]\d*,[1-9]\d*", given):
+        raise SystemExit(f"--shape {given!r} is not V,D,N; an example is --shape 50257,768,1024")
+    vocab, dim, tokens = (int(size) for size in given.split(","))
     return [] if quick else [(vocab, dim, tokens)]
 
 

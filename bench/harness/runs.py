@@ -18,7 +18,10 @@ EXACT = 0.02  # two values without intervals agree within this
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise SystemExit(f"{path} is not a run that can be read ({problem}); runs are in .cache/bench") from None
     if found.get("schema") != SCHEMA:
         raise SystemExit(f"{path}: schema {found.get('schema')!r} is not {SCHEMA}; measure it again")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,23 @@ def test_rows_of_one_run_only_are_named() -> None:
     found = runs.agreement(a_run(rows_.row("a", 1.0, "x")), a_run(rows_.row("c", 1.0, "x")))
     assert found.compared == 0
     assert len(found.unmatched) == 2
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "\x00"])
+def test_a_file_that_is_no_run_is_refused_in_one_sentence(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "run.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match=r"run\.json is not a run that can be read"):
+        runs.read(path)
+
+
+@pytest.mark.parametrize("given", [[], ["x"], ["1,2"], ["0,1,1"]])
+def test_a_shape_that_is_none_is_refused_in_one_sentence(given: list[str]) -> None:
+    done = subprocess.run([sys.executable, BENCH / "loss.py", "--shape", *given], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "is not V,D,N; an example is --shape 50257,768,1024" in done.stderr
 
 
 def test_compare_exits_with_1_below_nine_rows_of_ten(bench: Any, tmp_path: Path) -> None:
