@@ -141,13 +141,21 @@ def test_arrays_cut_from_slabs_hold_what_arrays_of_their_own_hold(monkeypatch, d
     for value, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
         np.testing.assert_array_equal(array, np.full(shape, value, kind), strict=True)
         assert array.flags.c_contiguous
-        assert (array.base is None) == (4 * array.nbytes >= 4096)
+        alone = array.base.nbytes <= array.nbytes + load_weights._ALIGNMENT
+        assert alone == (4 * array.nbytes >= 4096)
+        assert array.ctypes.data % load_weights._ALIGNMENT == 0
 
 
 def test_a_small_model_gets_a_slab_of_its_own_size():
     array = Slabs(np.dtype(np.float32), 1000).empty((10, 10))
     assert array.base is not None
-    assert array.base.size == 1000
+    assert array.base.nbytes == 4000 + load_weights._ALIGNMENT
+
+
+def test_a_slab_and_an_array_that_is_allocated_alone_begin_with_a_huge_page():
+    slabs = Slabs(np.dtype(np.float32), 1 << 26)
+    for shape in ((1024, 1024), (4096, 1024)):
+        assert slabs.empty(shape).ctypes.data % load_weights._HUGE_PAGE == 0
 
 
 def test_arrays_beyond_the_announced_number_are_allocated_too():

@@ -37,6 +37,26 @@ def test_activations_equal_torch(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_token_is_normalised_like_many(dtype):
+    random = np.random.default_rng(0)
+    x, gain, bias = (random.standard_normal(shape).astype(dtype) for shape in ((3, 64), 64, 64))
+    close = {"rtol": 1e-6 if dtype == np.float32 else 1e-14, "atol": 1e-6 if dtype == np.float32 else 1e-14}
+    for many, one in (
+        (ops.rms_norm(x, gain, 1e-5), [ops.rms_norm(row[None], gain, 1e-5) for row in x]),
+        (ops.layer_norm(x, gain, bias, 1e-5), [ops.layer_norm(row[None], gain, bias, 1e-5) for row in x]),
+    ):
+        np.testing.assert_allclose(np.concatenate(one), many, **close)
+        assert one[0].dtype == dtype
+
+
+def test_numbers_are_finite_even_where_their_squares_are_not():
+    assert ops.all_finite(np.array([[1e30, -1e30]], np.float32))
+    assert ops.all_finite(np.empty((0, 4), np.float32))
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not ops.all_finite(np.array([[0.0, bad, 1.0]], np.float32))
+
+
 def test_norms_keep_float32():
     x, gain = draw(3, 8), draw(8)
     for y in (ops.rms_norm(x, gain, 1e-6), ops.layer_norm(x, gain, gain, 1e-5), ops.rms_norm(x, None, 1e-6)):

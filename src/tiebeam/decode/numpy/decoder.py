@@ -24,7 +24,7 @@ from tiebeam.checkpoint import Checkpoint, open_checkpoint
 from tiebeam.decode.engine import EngineBase, Tokens
 from tiebeam.decode.numpy.blocks import Block, Cache, Norm, load_block, load_norm, run
 from tiebeam.decode.numpy.load_weights import UnreadWeights, Weights
-from tiebeam.decode.numpy.ops import Array, Ids, rms_norm, softcap
+from tiebeam.decode.numpy.ops import Array, Ids, all_finite, rms_norm, softcap
 from tiebeam.decode.numpy.runnable import model_config, names_for, spec_of
 from tiebeam.decode.numpy.vocab_tables import Scorer, Table, open_tables
 from tiebeam.decode.sampling import Sampling
@@ -172,7 +172,7 @@ class Decoder(EngineBase):
                     states.clear()  # of the last chunk only
                 parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache, states)))
         h = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if not np.isfinite(h).all():
+        if not all_finite(h):
             self._explain_nan()
         return h
 
@@ -197,7 +197,7 @@ class Decoder(EngineBase):
                 logits *= self.spec.scales.logits
             if self.spec.scales.softcap is not None:
                 logits = softcap(logits, self.spec.scales.softcap)
-        if not np.isfinite(logits[-1:]).all():
+        if not all_finite(logits[-1]):
             self._explain_nan()
         return logits
 

@@ -29,6 +29,7 @@ _GGUF_BLOCK = 1 << 20  # weights read at a time; gguf_blocks.py cuts them into p
 _REMOTE_BLOCK = 1 << 21  # one request each
 _SLAB = 64 << 20  # bytes
 _ALIGNMENT = 64  # bytes: where an array may begin in its slab
+_HUGE_PAGE = 2 << 20  # bytes: where a slab begins
 
 
 def blas_threads() -> int:
@@ -64,9 +65,10 @@ class Linear:
         if len(x) == 1 and self._by_rows:
             parts = [np.vecdot(W, x) for W in self.pieces]  # [out_i]
             y = (parts[0] if len(parts) == 1 else np.concatenate(parts))[None]
+        elif len(self._transposed) == 1:
+            y = x @ self._transposed[0]  # [T, out]
         else:
-            parts = [x @ W for W in self._transposed]  # [T, out_i]
-            y = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            y = np.concatenate([x @ W for W in self._transposed], axis=1)
         if self.bias is not None:
             y += self.bias
         return y
@@ -78,7 +80,7 @@ class Slabs:
     NumPy asks for huge pages only for arrays of 4 MB and more. A smaller matrix has pages of 4 KB, and the first write
     to each of them costs more than dequantising it. Arrays of a quarter of a slab and more are allocated
     alone. A slab is freed with the last of its arrays; the part that no array uses is not written to, so it takes no
-    memory.
+    memory. A slab begins with a huge page: one token is multiplied 4% faster than by matrices 16 bytes after a page.
     """
 
     def __init__(self, dtype: np.dtype[Any], most: int) -> None:
@@ -91,14 +93,21 @@ class Slabs:
     def empty(self, shape: tuple[int, ...]) -> Array:
         size, slab = math.prod(shape), _SLAB // self._dtype.itemsize
         if 4 * size >= slab:
-            return np.empty(shape, self._dtype)
+            return self._aligned(size).reshape(shape)
         taken = -(-size // self._step) * self._step
         with self._lock:
             if taken > len(self._slab):
-                self._slab = np.empty(max(taken, min(slab, self._left)), self._dtype)
+                self._slab = self._aligned(max(taken, min(slab, self._left)))
             part, self._slab = self._slab[:size], self._slab[taken:]
             self._left = max(0, self._left - taken)
         return part.reshape(shape)
+
+    def _aligned(self, size: int) -> NDArray[Any]:
+        """An array that begins with a huge page, or with a cache line if it is small."""
+        alignment = _HUGE_PAGE if size * self._dtype.itemsize >= _HUGE_PAGE else _ALIGNMENT
+        room = np.empty(size + alignment // self._dtype.itemsize, self._dtype)
+        start = -room.ctypes.data % alignment // self._dtype.itemsize
+        return room[start : start + size]
 
 
 class Weights:

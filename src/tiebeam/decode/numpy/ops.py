@@ -20,16 +20,31 @@ Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 
 
+def all_finite(x: Array) -> bool:
+    """The sum of squares is finite only if all numbers are; it may overflow, and then they are looked at one by one."""
+    row = x.reshape(-1)
+    with np.errstate(all="ignore"):
+        return math.isfinite(float(row @ row)) or bool(np.isfinite(x).all())
+
+
 def rms_norm(x: Array, gain: Array | None, eps: float) -> Array:  # [..., D], [D] -> [..., D]
-    mean_square = np.add.reduce(x * x, axis=-1, keepdims=True) / x.shape[-1]  # [..., 1]
-    y: Array = x / np.sqrt(mean_square + eps)
-    return y if gain is None else y * gain
+    if x.size == x.shape[-1]:  # one token: a Python float instead of five operations on arrays of one number
+        row = x.reshape(-1)
+        y: Array = x / math.sqrt(max(float(row @ row) / len(row) + eps, 0.0))
+    else:
+        mean_square = np.add.reduce(x * x, axis=-1, keepdims=True) / x.shape[-1]  # [..., 1]
+        y = x / np.sqrt(mean_square + eps)
+    if gain is not None:
+        y *= gain
+    return y
 
 
 def layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array:  # [T, D], [D], [D] -> [T, D]
     x = x - np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
     y = rms_norm(x, gain, eps)
-    return y if bias is None else y + bias
+    if bias is not None:
+        y += bias
+    return y
 
 
 def softmax(x: Array) -> Array:
@@ -60,8 +75,15 @@ def silu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GPT-2's and Gemma's GELU. x*x*x, because x**3 calls pow for each element."""
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
+    """GPT-2's and Gemma's GELU, 0.5 x (1 + tanh(a (x + b x^3))), as x / (1 + exp(-2 a (x + b x^3)))."""
+    u = x * x
+    u *= -2.0 * math.sqrt(2.0 / math.pi) * 0.044715
+    u -= 2.0 * math.sqrt(2.0 / math.pi)
+    u *= x
+    np.exp(u, out=u)  # may overflow to inf, and x / inf is the right 0
+    u += 1.0
+    np.divide(x, u, out=u)
+    return u
 
 
 def gelu_erf(x: Array) -> Array:
