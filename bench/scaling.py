@@ -2,9 +2,9 @@
 
 python bench/scaling.py [--quick] [--json]
 
-Every exponent is a least-squares fit on logarithms over four sizes, each a factor of 2 or 4 apart, measured in
-interleaved rounds; the interval resamples the rounds. Fixed costs make exponents smaller than theory. One that is
-larger by more than 0.1 is a bug.
+Every exponent is a least-squares fit on logarithms over sizes that are a factor of 2 or 4 apart: the median of the fits
+to each of the interleaved rounds. Fixed costs make exponents smaller than theory. One that is larger by more than 0.1
+is a bug.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ two to five values it is Student's interval of the mean of the logarithms, which
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,20 +81,18 @@ class Growth:
     costs: tuple[float, ...]  # the median at each size
 
 
-def growth(samples: Sequence[tuple[float, Sequence[float]]], resamples: int = 500, seed: int = 0) -> Growth:
-    """The exponent by least squares on logarithms; the interval resamples the rounds at every size.
+def growth(samples: Sequence[tuple[float, Sequence[float]]]) -> Growth:
+    """The exponent by least squares on logarithms, once for each round, so that a drift of the machine cancels.
 
     `samples`: (size, costs in several rounds), the smallest size first.
     """
     sizes = [size for size, _ in samples]
-    slope = _slope(sizes, [median(costs) for _, costs in samples])
-    draw = random.Random(seed)
-    drawn = sorted(
-        _slope(sizes, [median(draw.choices(costs, k=len(costs))) for _, costs in samples]) for _ in range(resamples)
-    )
-    low, high = drawn[round(0.025 * resamples)], drawn[min(resamples - 1, round(0.975 * resamples))]
-    exponent = Interval(slope, low, high).hull(slope)
-    return Growth(exponent, tuple(sizes), tuple(median(costs) for _, costs in samples))
+    rounds = zip(*(costs for _, costs in samples), strict=True)
+    factors = median_interval(
+        [math.exp(_slope(sizes, costs)) for costs in rounds]
+    )  # positive, as exponents need not be
+    low, high = (None if end is None else math.log(end) for end in (factors.low, factors.high))
+    return Growth(Interval(math.log(factors.value), low, high), tuple(sizes), tuple(median(c) for _, c in samples))
 
 
 def _slope(sizes: Sequence[float], costs: Sequence[float]) -> float:

@@ -22,6 +22,7 @@ SHORTEST = 0.02  # seconds; a shorter side is repeated within a sample
 WIDE = 0.05  # relative width of an interval from which on a row is repeated longer
 FEWEST, MOST = 6, 60  # rounds
 LEAST = 3  # rounds that are measured even if the time is over
+SELDOM = 3  # a side that is not judged may be measured in every third round
 LONGER = 3.0  # a row that is not stable may take this many times its seconds
 
 
@@ -31,7 +32,7 @@ class Seconds(float):
 
 @dataclass
 class Rounds:
-    """The seconds of every side in every round."""
+    """The seconds of every side in every round; NaN where a side was not measured."""
 
     reference: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -42,7 +43,10 @@ class Rounds:
         return len(self.seconds[self.reference])
 
     def ratios(self, side: str, over: str | None = None) -> list[float]:
-        """One ratio for each round; `over` is the reference unless given."""
+        """One ratio for each round in which both were measured; `over` is the reference unless given."""
+        return [ratio for ratio in self._paired(side, over) if not math.isnan(ratio)]
+
+    def _paired(self, side: str, over: str | None) -> list[float]:
         above = self._denominator() if side == self.reference else self.seconds[side]
         below = self._denominator() if over in (None, self.reference) else self.seconds[over]
         return [a / b for a, b in zip(above, below, strict=True)]
@@ -53,12 +57,11 @@ class Rounds:
 
     def ratio(self, side: str, over: str | None = None) -> Interval:
         """Median of the paired ratios; the interval also includes the median of every set-up."""
-        values = self.ratios(side, over)
-        found, start = median_interval(values), 0
+        found, paired = median_interval(self.ratios(side, over)), self._paired(side, over)
         if len(self.sessions) > 1:
             for length in self.sessions:
-                found = found.hull(median(values[start : start + length]))
-                start += length
+                session, paired = paired[:length], paired[length:]
+                found = found.hull(median([ratio for ratio in session if not math.isnan(ratio)]))
         return found
 
     def speed(self, side: str, over: str | None = None) -> Interval:
@@ -86,7 +89,7 @@ class Rounds:
 def measure(
     sides: Mapping[str, Side], reference: str, *, seconds: float, until: float = math.inf, judged: tuple[str, ...] = (),
     after: Side | None = None, rounds: Rounds | None = None, clock: Clock = time.perf_counter, fewest: int = FEWEST,
-    most: int = MOST, control: bool = True, warmup: bool = True,
+    most: int = MOST, control: bool = True, warmup: bool = True, seldom: tuple[str, ...] = (),
 ) -> Rounds:  # fmt: skip
     """Measure `sides` in interleaved rounds for `seconds`, and longer while a ratio is not known to 5%.
 
@@ -97,6 +100,7 @@ def measure(
         judged: the sides whose ratios must become narrow; all but the reference by default.
         after: called after every call of a side, not timed (for what a side leaves behind).
         rounds: an earlier measurement of the same sides with another set-up, to continue.
+        seldom: sides that are measured in the first of every three rounds, so that the others get more rounds.
     """
     assert reference in sides, reference
     judged = judged or tuple(side for side in sides if side != reference)
@@ -115,7 +119,9 @@ def measure(
     start, turn = clock(), 0
     while True:
         for side in order if turn % 2 == 0 else reversed(order):
-            found.seconds.setdefault(side, []).append(_sample(calls[side], repeats[side], after, clock))
+            skipped = side in seldom and turn % SELDOM
+            took = math.nan if skipped else _sample(calls[side], repeats[side], after, clock)
+            found.seconds.setdefault(side, []).append(took)
         turn += 1
         now = clock()
         if turn >= most or (turn >= LEAST and now >= until):

@@ -81,6 +81,18 @@ def test_the_order_is_reversed_in_every_second_round() -> None:
     assert clock.calls == ["peer", "ours", "peer", "peer", "ours", "peer"]
 
 
+def test_a_side_that_is_not_judged_may_be_measured_in_every_third_round_of_every_set_up() -> None:
+    clock = Clock()
+    sides = {name: clock.side(name, lambda s=s: s) for name, s in {"peer": 1.0, "ours": 1.2, "limit": 1.1}.items()}
+    kwargs = {"seconds": 1.0, "clock": clock, "most": 7, "fewest": 7, "warmup": False, "seldom": ("limit",)}
+    found = rounds_.measure(sides, "peer", **kwargs)
+    assert (clock.calls.count("ours"), clock.calls.count("limit")) == (7, 3)
+    found = rounds_.measure(sides, "peer", rounds=found, **kwargs)
+    assert len(found.ratios("ours")) == 14
+    assert found.ratio("limit").value == pytest.approx(1.1)
+    assert found.ratio("ours", over="limit").low == pytest.approx(1.2 / 1.1)
+
+
 def test_a_short_side_is_repeated_within_a_sample() -> None:
     clock = Clock()
     found = measured(clock, lambda: 1e-3, lambda: 1.0, most=1)
