@@ -27,6 +27,7 @@ from tiebeam.decode import Decoder
 LAYERS, WIDTH, HEADS, VOCAB, CONTEXT = 12, 768, 12, 50257, 1024
 PROMPT, NEW = 64, 16
 PREFILL = 512
+HUGE_PAGE = 2 << 20  # bytes
 
 
 def write_gpt2(where: Path) -> Path:
@@ -150,9 +151,11 @@ class Peers:
     def products(self, tokens: int) -> Side:
         """Only the matrix products of a forward pass, each into a fresh array, and the head for one token."""
         weights = [t for name, t in self.tensors.items() if t.ndim == 2 and "wte" not in name and "wpe" not in name]
-        stored = in_one_block([t.T for t in weights]) if tokens == 1 else weights  # rows are read in order
-        inputs = {n: np.ones((tokens, n), np.float32) for n in (WIDTH, 4 * WIDTH)}
         E, h = self.tensors["transformer.wte.weight"], np.ones(WIDTH, np.float32)
+        stored = weights
+        if tokens == 1:  # rows are read in order
+            *stored, E = in_one_block([*(t.T for t in weights), E])
+        inputs = {n: np.ones((tokens, n), np.float32) for n in (WIDTH, 4 * WIDTH)}
 
         def run() -> None:
             for W, S in zip(weights, stored, strict=True):
@@ -163,8 +166,8 @@ class Peers:
 
 
 def in_one_block(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Contiguous copies cut from one allocation, which has huge pages."""
-    block, at, cut = np.empty(sum(a.size for a in arrays), np.float32), 0, []
+    """Contiguous copies cut from one allocation in huge pages."""
+    block, at, cut = aligned(sum(a.size for a in arrays)), 0, []
     for array in arrays:
         cut.append(block[at : at + array.size].reshape(array.shape))
         cut[-1][:] = array
@@ -172,8 +175,17 @@ def in_one_block(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return cut
 
 
-def reading(block: np.ndarray) -> Side:
-    """The faster way to read all of `block` once."""
+def aligned(size: int) -> np.ndarray:
+    """An array that begins with a huge page: reading it is a little faster than 16 bytes later, where NumPy's begin."""
+    room = np.empty(size + HUGE_PAGE // 4, np.float32)
+    start = -room.ctypes.data % HUGE_PAGE // 4
+    return room[start : start + size]
+
+
+def reading(size: int) -> Side:
+    """The faster way to read as many numbers once."""
+    block = aligned(size)
+    block[:] = 1.0
     wide = block[: len(block) // 4096 * 4096].reshape(-1, 4096)
     vector = np.ones(4096, np.float32)
     ways: list[Side] = [lambda: np.dot(block, block), lambda: wide @ vector]
@@ -197,7 +209,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         touched = sum(value.nbytes for name, value in sides.tensors.items() if "wpe" not in name)
         token = bench.measure(
             {
-                "read": reading(np.ones(touched // 4, np.float32)),
+                "read": reading(touched // 4),
                 "ours": partial(sides.ours, short),
                 "limit": sides.products(1),
             },
@@ -214,8 +226,9 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield timed("each new token, speed over transformers", peer, "ours", "transformers with its cache", ">= 1.2",
                     speed=True, limited_by="reading the weights")  # fmt: skip
         E, h = sides.tensors["transformer.wte.weight"], np.ones((1, WIDTH), np.float32)
+        [own] = in_one_block([E])
         head = bench.measure(
-            {"read": reading(E.reshape(-1)), "head": lambda: sides.decoder.unembed(h), "limit": lambda: E @ h[0]},
+            {"read": reading(E.size), "head": lambda: sides.decoder.unembed(h), "limit": lambda: own @ h[0]},
             "read", bench.budget * 0.1, judged=("head",),
         )  # fmt: skip
         yield timed("h @ E.T for one token, speed", head, "head", "reading E once", ">= 0.85", speed=True,

@@ -1,6 +1,7 @@
 """One Muon step over all matrices of a golf model: ours against torch.optim.Muon and against the matrix products alone.
 
-The limit is the least that torch's kernels need: the products with what is added to them, momentum and weights updated.
+The limit is the least that torch's kernels need: norms, the products with what is added to them, momentum and weights
+updated.
 Once on this machine as it is, and once with the bfloat16 instructions of an x86 CPU hidden, which most CPUs lack.
 python bench/muon.py [--quick] [--json]
 """
@@ -55,6 +56,7 @@ momentum, gradients, weights = ([p.detach().clone() for p in matrices()] for _ i
 def least():
     torch._foreach_lerp_(momentum, gradients, 0.05)
     for X, A in stacks:
+        X /= X.norm(dim=(1, 2), keepdim=True)
         for _ in range(5):
             A = X @ X.mT
             torch.baddbmm(X, torch.baddbmm(A, A, A, beta=0.5), X, beta=0.5)
@@ -64,7 +66,7 @@ ours = Muon(matrices(), dtype=dtype).step
 theirs = torch.optim.Muon(matrices(), lr=0.03, weight_decay=0.0).step
 sides = {"products": products, "ours": ours, "torch": theirs, "least": least}
 found = measure(sides, "products", seconds=seconds, judged=("ours",), fewest=4)
-reason = "torch's batched products with their sums, and one pass over momentum, gradients and weights"
+reason = "norms, torch's batched products with their sums, and one pass over momentum, gradients and weights"
 name = f"{layers} layers of {dim}" + (", no bfloat16 instructions" if hidden else "")
 rows = [timed(f"Muon step, {name}", found, "ours", "torch.optim.Muon", "<= 0.6" if hidden else "<= 1.1", over="torch",
               limited_by=reason, limit="least")]
