@@ -1,7 +1,7 @@
 """Recipes side by side: nanoGPT's and parameter-golf's baseline against ours, on one text, one split, one tokenizer.
 
 Every contest is interleaved in one process: the recipes take turns of a few steps, with the same batches, and each has
-its own clock, which counts the CPU time of its training steps on one thread. Both sides of a contest have the same
+its its own clock, which counts the CPU time of its training steps on one thread. Both sides of a contest have the same
 number of parameters (within 1%). Held-out bits per byte are measured on the same windows.
 
 - nanoGPT: LayerNorm, GELU, learned positions; N(0, 0.02) everywhere; one AdamW (betas 0.9 and 0.99, weight decay 0.1)
@@ -9,22 +9,20 @@ number of parameters (within 1%). Held-out bits per byte are measured on the sam
   twice: with its own learning rate, 1e-3, and with one that is tuned on the held-out text by factors of two, in runs
   of a third of the time, until the best lies inside the grid. Ours keeps its defaults.
 - parameter-golf: its block; tied table Adam 0.05, Muon 0.04 with momentum 0.85 -> 0.95 over 500 steps, scalars 0.04,
-  softcap 30, no warm-up, learning rates fall over the last 1,200 steps. Against our recipe for that block and shape.
+  softcap 30, no warm-up, learning rates fall over the last 1,200 steps. Against our recipe for that block and shape,
+  with five seeds at equal time, because the two differ by less than seeds do.
 
-    python bench/recipes.py [--quick] [--json]
+    python bench/recipes.py [--text TEXT] [--quick] [--json]
 
-`TEXT=shakespeare` or `TEXT=embedded` in the environment runs one text only.
+Both texts are measured at the same time, each on a core of its own; `--text shakespeare` or `--text embedded` is one.
 """
 
 from __future__ import annotations
 
-import sys
-
-sys.path.append(sys.path.pop(0))  # bench/inspect.py would shadow the standard module
-
+import json
 import math
-import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -36,6 +34,7 @@ from pathlib import Path
 import torch
 from _common import Row, main, row
 from _nanogpt import NanoGPT
+from harness import median_interval
 from torch import nn
 
 from tiebeam.compare.learning_rate_sweep import next_factor
@@ -49,6 +48,9 @@ VOCAB, LAYERS, HEADS = 1024, 4, 4
 SLICE = 5
 SHAKESPEARE_BYTES = 1_115_394  # tinyshakespeare
 GOAL = 0.3  # bits per byte under nanoGPT's recipe
+SEEDS = (0, 1, 2, 3, 4)
+TEXTS = ("shakespeare", "embedded")
+JOB = "bits per byte against nanoGPT's and parameter-golf's recipes"
 Update = Callable[[int, float], None]  # step, fraction of the run that is done
 
 
@@ -180,11 +182,15 @@ def parameter_golf(corpus: Corpus, shape: Shape, seed: int = 0) -> Run:
     return Run(model, update, corpus, shape, seed)
 
 
-def contest(makers: list[Maker], corpus: Corpus, shape: Shape) -> Iterator[tuple[str, list[Run]]]:
+def contest(
+    makers: list[Maker], corpus: Corpus, shape: Shape, equal_steps: bool = True
+) -> Iterator[tuple[str, list[Run]]]:
     """(question, runs) at equal time, then at equal steps: those that the slowest one reached."""
     timed = [make(corpus, shape) for make in makers]
     together(timed, None)
     yield "equal time", timed
+    if not equal_steps:
+        return
     counted = [make(corpus, shape) for make in makers]
     together(counted, min(run.step for run in timed))
     yield "equal steps", counted
@@ -196,13 +202,11 @@ def together(runs: list[Run], steps: int | None) -> None:
             run.advance(steps)
 
 
-def texts(scratch: Path) -> Iterator[tuple[str, Corpus]]:
-    wanted = os.environ.get("TEXT", "both")
-    if wanted in ("both", "shakespeare"):
-        name = "tinyshakespeare-sized text"
-        yield name, build_corpus([shakespeare(scratch)], scratch / "shakespeare", vocab=VOCAB)
-    if wanted in ("both", "embedded"):
-        yield "the embedded corpus", build_corpus([], scratch / "embedded", vocab=VOCAB, max_bytes=4_000_000)
+def corpus_of(text: str, scratch: Path) -> tuple[str, Corpus]:
+    """Its name in the rows, and the text as tokens."""
+    if text == "shakespeare":
+        return "tinyshakespeare-sized text", build_corpus([shakespeare(scratch)], scratch / text, vocab=VOCAB)
+    return "the embedded corpus", build_corpus([], scratch / text, vocab=VOCAB, max_bytes=4_000_000)
 
 
 def shakespeare(scratch: Path, skip: int = 0) -> Path:
@@ -225,29 +229,61 @@ def shakespeare(scratch: Path, skip: int = 0) -> Path:
 
 
 def rows(quick: bool) -> Iterator[Row]:
+    chosen = sys.argv[sys.argv.index("--text") + 1] if "--text" in sys.argv else None
+    if chosen is not None and chosen not in TEXTS:
+        raise SystemExit(f"--text {chosen!r} is not one of {', '.join(TEXTS)}")
+    yield from of_both_texts(quick) if chosen is None else of_text(chosen, quick)
+
+
+def of_both_texts(quick: bool) -> Iterator[Row]:
+    command = [sys.executable, __file__, "--json", *(["--quick"] if quick else []), "--text"]
+    started = [subprocess.Popen([*command, text], stdout=subprocess.PIPE, text=True) for text in TEXTS]
+    printed = [process.communicate()[0] for process in started]
+    assert not any(process.returncode for process in started), printed
+    for line in "".join(printed).splitlines():
+        yield Row.from_dict(json.loads(line))
+
+
+def of_text(text: str, quick: bool) -> Iterator[Row]:
     torch.set_num_threads(1)  # so that CPU time is the time of a step, whatever else the machine does
     shape = QUICK if quick else FULL
     with tempfile.TemporaryDirectory() as scratch:
-        for text, corpus in texts(Path(scratch)):
-            rate = tuned(corpus, shape)
-            rates = {"nanoGPT's recipe": LEARNING_RATE, "nanoGPT's recipe, tuned": rate}
-            makers = [partial(nanogpt, rate=rate) for rate in rates.values()]
-            for question, (*peers, mine) in contest([*makers, ours], corpus, shape):
-                own = mine.bits_per_byte()
-                for (name, rate), peer in zip(rates.items(), peers, strict=True):
-                    theirs = peer.bits_per_byte()
-                    yield row(
-                        f"{text}, {question}: {own:.3f} ({mine.parameters:,} parameters, {mine.step:,} steps) under "
-                        f"{theirs:.3f} ({peer.parameters:,}, {peer.step:,}, lr {rate:g}) after {mine.seconds:.0f} s",
-                        theirs - own, f"{name}, bits per byte under it", "" if "tuned" in name else f">= {GOAL}",
-                    )  # fmt: skip
-            for question, (peer, mine) in contest([parameter_golf, partial(ours, arch="golf")], corpus, shape):
-                theirs, own = peer.bits_per_byte(), mine.bits_per_byte()
-                yield row(
-                    f"{text}, {question}: {own:.3f} ({mine.step:,} steps) and {theirs:.3f} ({peer.step:,}), "
-                    f"{mine.parameters:,} parameters",
-                    own / theirs, "parameter-golf's recipe with its block", "<= 1.0",
-                )  # fmt: skip
+        name, corpus = corpus_of(text, Path(scratch))
+        yield from against_nanogpt(name, corpus, shape)
+        yield from against_parameter_golf(name, corpus, shape)
+
+
+def against_nanogpt(text: str, corpus: Corpus, shape: Shape) -> Iterator[Row]:
+    rate = tuned(corpus, shape)
+    rates = {"nanoGPT's recipe": LEARNING_RATE, "nanoGPT's recipe, tuned": rate}
+    makers = [partial(nanogpt, rate=rate) for rate in rates.values()]
+    for question, (*peers, mine) in contest([*makers, ours], corpus, shape):
+        own = mine.bits_per_byte()
+        for (name, rate), peer in zip(rates.items(), peers, strict=True):
+            theirs = peer.bits_per_byte()
+            yield row(
+                f"{text}, {question}: bits per byte under {name}", theirs - own, "bits per byte",
+                "" if "tuned" in name else f">= {GOAL}", job=JOB,
+                limited_by=f"one seed, {mine.seconds:.0f} s of one core: {own:.3f} ({mine.parameters:,} parameters, "
+                f"{mine.step:,} steps) and {theirs:.3f} ({peer.parameters:,}, {peer.step:,}, learning rate {rate:g})",
+            )  # fmt: skip
+
+
+def against_parameter_golf(text: str, corpus: Corpus, shape: Shape) -> Iterator[Row]:
+    ratios: dict[str, list[float]] = {}
+    printed: dict[str, list[str]] = {}
+    for seed in SEEDS:
+        makers = [partial(parameter_golf, seed=seed), partial(ours, arch="golf", seed=seed)]
+        for question, (peer, mine) in contest(makers, corpus, shape, equal_steps=seed == SEEDS[0]):
+            theirs, own = peer.bits_per_byte(), mine.bits_per_byte()
+            ratios.setdefault(question, []).append(own / theirs)
+            printed.setdefault(question, []).append(f"{own:.3f} ({mine.step:,} steps) and {theirs:.3f} ({peer.step:,})")
+    for question, values in ratios.items():
+        found = median_interval(values)
+        yield Row(
+            f"{text}, {question}: bits per byte", found.value, "parameter-golf's recipe with its block", "<= 1.0",
+            found.low, found.high, rounds=len(values), limited_by=f"the seed: {'; '.join(printed[question])}", job=JOB,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
