@@ -60,37 +60,47 @@ class Entry:
 
 
 BENCHES = {
-    "machine": Entry("machine.py", 30),
-    "loss": Entry("loss.py", 100, ((), ("--shape", "50257,768,4096"))),
-    "loss-large": Entry("loss.py", 170, (("--shape", "128256,2048,512"), ("--shape", "128256,2048,1024"))),
-    "loss-one-thread": Entry("loss.py", 60, (("--threads", "1"),)),
-    "loss-peers": Entry("loss_peers.py", 110, ((), ("--shape", "128256,2048,512"))),
-    "loss-memory": Entry("loss_peers.py", 80, (("--memory",),)),
-    "tied-step": Entry("tied_step.py", 70),
+    "machine": Entry("machine.py", 15),
+    "loss": Entry("loss.py", 60),
+    "loss-large": Entry("loss.py", 200, (("--shape", "50257,768,4096"), ("--shape", "128256,2048,512"))),
+    "loss-one-thread": Entry("loss.py", 70, (("--threads", "1"),)),
+    "loss-peers": Entry("loss_peers.py", 200, ((), ("--shape", "128256,2048,512"))),
+    "loss-memory": Entry("loss_peers.py", 60, (("--memory",),)),
+    "tied-step": Entry("tied_step.py", 100),
     "inspect": Entry("inspection.py", 64, launches=2),
-    "surgery": Entry("surgery.py", 85),
-    "merge": Entry("merge.py", 30),
+    "surgery": Entry("surgery.py", 90),
+    "merge": Entry("merge.py", 60),
     "dequantize": Entry("dequantize.py", 60),
     "decode": Entry("decode.py", 60),
     "llama-cpp": Entry("llama_cpp.py", 25),
-    "train": Entry("train.py", 110, launches=2),
+    "train": Entry("train.py", 85),
     "quality": Entry("quality.py", 210),
-    "lens": Entry("lens.py", 130),
-    "corpus": Entry("corpus.py", 30),
-    "studio": Entry("studio.py", 20),
-    "muon": Entry("muon.py", 30, launches=2),
+    "lens": Entry("lens.py", 100),
+    "corpus": Entry("corpus.py", 25),
+    "studio": Entry("studio.py", 10),
+    "muon": Entry("muon.py", 20),
     "bigrams": Entry("bigrams.py", 10),
     "patch": Entry("patch.py", 40),
     "parity": Entry("parity.py", 25),
     "distributed": Entry("distributed.py", 90),
-    "distributed-speed": Entry("distributed_speed.py", 75),
+    "distributed-speed": Entry("distributed_speed.py", 40),
     "scaling": Entry("scaling.py", 100),
 }
 LONG = {
+    "loss-largest": Entry("loss.py", 240, (("--shape", "128256,2048,1024"),)),
+    "loss-every-shape": Entry("loss.py", 750, tuple(
+        ("--threads", "1", "--shape", shape) for shape in ("50257,768,4096", "128256,2048,512", "128256,2048,1024")
+    )),
+    "loss-peers-every-shape": Entry("loss_peers.py", 480, tuple(
+        ("--shape", shape) for shape in ("50257,768,4096", "128256,2048,1024")
+    )),
     "aa": Entry("aa.py", 7200),
     "recipes": Entry("recipes.py", 7200),
-}
+}  # fmt: skip
 NOT_RUN = {
+    "the loss at the largest shape, 10 s a step": "python bench/all.py --only loss-largest",
+    "the loss on one thread, its larger shapes": "python bench/all.py --only loss-every-shape",
+    "the loss against its peers, their other shapes": "python bench/all.py --only loss-peers-every-shape",
     "the comparison against itself, 20 times": "python bench/all.py --only aa",
     "our recipe against nanoGPT's and parameter-golf's": "python bench/all.py --only recipes",
 }

@@ -111,7 +111,7 @@ def time_rows(bench: Bench, shape: Shape, seconds: float, until: float) -> Itera
     for _ in range(setups):
         found = bench.measure(
             sides(shape, tokens < 1024 or vocab < 100_000), "products", seconds / setups, rounds=found,
-            judged=("ours",), fewest=4, warmup=not longest, until=until,
+            judged=("ours",), fewest=6, warmup=not longest, until=until, seldom=("limit", "smaller"),
         )  # fmt: skip
     assert found is not None
     for side, goal, what in (("ours", "<= 1.06", "time"), ("reused", "<= 1.03", "time, buffers reused")):
@@ -175,7 +175,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     each = bench.budget / max(1, len(chosen))
     for i, shape in enumerate(chosen, 1):  # a shape whose rounds are long leaves the others their time
         yield from time_rows(bench, shape, each * 0.7, bench.end - each * (len(chosen) - i))
-        if shape in MEMORY_OF:
+        if shape in MEMORY_OF and bench.threads > 1:
             yield memory_row(shape)
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from harness import Bench, Row, Side, main, peers, row, timed
 from loss import (
     LIMIT,
+    Shape,
     bytes_beyond_gradients,
     chunked_products,
     given_shapes,
@@ -63,9 +64,11 @@ def memory_side(name: str) -> Callable[..., None]:
     return partial(step, loss_named(name))
 
 
-def available(bench: Bench) -> list[str]:
-    names = ["torch.compile", "cut-cross-entropy", "torch chunked", "plain", "liger"]
-    for name in list(names):
+def available(bench: Bench, wanted: tuple[str, ...]) -> list[str]:
+    names = list(wanted)
+    for name in ("cut-cross-entropy", "liger"):
+        if name not in wanted:
+            continue
         try:
             loss = loss_named(name)
             step(loss, *inputs(32, 8, 16))
@@ -76,18 +79,24 @@ def available(bench: Bench) -> list[str]:
     return names
 
 
+def is_large(shape: Shape) -> bool:
+    vocab, _, _ = shape
+    return vocab > 100_000
+
+
 def time_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
     compiled = [name for name in names if name in COMPILED]
     for shape in given_shapes(bench.quick):
         vocab, _, _ = shape
-        large = vocab > 100_000
+        large = is_large(shape)
         h, W, targets = inputs(*shape)
         # The first peer is the reference. Only the smallest shape has time for all, the others for those of the goal.
         chosen, share = (names, 0.2) if vocab < 10_000 else (compiled, 0.3 if large else 0.5)
         calls: dict[str, Side] = {name: partial(step, loss_named(name), h, W, targets) for name in chosen}
         calls["ours"] = partial(step, tied_cross_entropy, h, W, targets)
         calls["limit"] = chunked_products(h, W)
-        found = bench.measure(calls, chosen[0], bench.budget * share, judged=("ours",), fewest=4 if large else 6)
+        found = bench.measure(calls, chosen[0], bench.budget * share, judged=("ours",), fewest=6,
+                              seldom=("limit",))  # fmt: skip
         for name in chosen:
             goal = "<= 1.0" if name in compiled or name == "torch chunked" else ""
             yield timed(f"{label(shape, bench.threads)}: time against {name}", found, "ours", name, goal, over=name,
@@ -108,8 +117,12 @@ def memory_rows(bench: Bench, names: list[str]) -> Iterator[Row]:
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    names = available(bench)
-    yield from (memory_rows if "--memory" in sys.argv else time_rows)(bench, names)
+    if "--memory" in sys.argv:
+        yield from memory_rows(bench, available(bench, COMPILED))
+    elif all(is_large(shape) for shape in given_shapes()):
+        yield from time_rows(bench, available(bench, COMPILED))
+    else:
+        yield from time_rows(bench, available(bench, (*COMPILED, "torch chunked", "plain", "liger")))
 
 
 if __name__ == "__main__":

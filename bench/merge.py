@@ -80,7 +80,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
         found = bench.measure(
             {"peft": lambda: run("peft", PEFT), "ours": lambda: run("ours", OURS)}, "peft", bench.budget * 0.5,
-            after=after, fewest=3, warmup=False,
+            after=after, fewest=6, warmup=False,
         )  # fmt: skip
         yield timed("merge, speed", found, "ours", "merge_and_unload and save_pretrained", ">= 3", speed=True,
                     limited_by="B.A of every layer, rounded to bf16, and the copy")  # fmt: skip
