@@ -144,7 +144,7 @@ def checked_headers(where: Path) -> dict[str, Tensor]:
     new = tuple.__new__
     for file in sorted(set(index.values())):
         assert file in present
-        size, first = read_regular(f"{where}/{file}", 1 << 14)
+        size, first = read_regular(f"{where}/{file}", 1 << 13)
         begin = 8 + int.from_bytes(first[:8], "little")
         assert begin <= min(size, 100_000_000)
         raw = first[8:begin] if begin <= len(first) else read_regular(f"{where}/{file}", begin)[1][8:]

@@ -73,6 +73,7 @@ class LocalFiles:
         self.where = os.fspath(root)
         self._prefix = f"{self.where}{os.sep}"
         self._sizes: dict[str, int] = {}
+        self._listed: frozenset[str] = frozenset()  # names of the directory itself, which cannot leave it
 
     @cached_property
     def root(self) -> Path:
@@ -82,7 +83,9 @@ class LocalFiles:
         return Path(self.where)
 
     def names(self) -> list[str]:
-        return self._list(directories=False)
+        names = self._list(directories=False)
+        self._listed = frozenset(names)
+        return names
 
     def folders(self) -> list[str]:
         return self._list(directories=True)
@@ -91,7 +94,10 @@ class LocalFiles:
         try:
             with os.scandir(self.where) as entries:
                 found = list(entries)
-            return sorted([entry.name for entry in found if _is_directory(entry) is directories])
+            try:
+                return sorted([entry.name for entry in found if entry.is_dir() is directories])
+            except OSError:  # a link to itself
+                return sorted([entry.name for entry in found if _is_directory(entry) is directories])
         except OSError as error:
             raise UnreadableInput(_explain(self.root, error)) from None
 
@@ -123,8 +129,10 @@ class LocalFiles:
         return real.is_relative_to(repository / "blobs") or re.fullmatch(common_blob, str(real)) is not None
 
     def _open(self, name: str) -> int:
-        contained(name, self._prefix)
-        if _NOFOLLOW and "/" not in name:  # fast path for plain files: the system call refuses links
+        listed = name in self._listed
+        if not listed:
+            contained(name, self._prefix)
+        if _NOFOLLOW and (listed or "/" not in name):  # fast path for plain files: the system call refuses links
             try:
                 return os.open(self._prefix + name, _OPEN | _NOFOLLOW)
             except OSError as error:

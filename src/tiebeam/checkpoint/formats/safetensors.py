@@ -22,7 +22,7 @@ from tiebeam.checkpoint.tensors import Header, TensorInfo
 from tiebeam.errors import UnreadableInput
 from tiebeam.limits import MAX_DIMENSION, MAX_DIMENSIONS, MAX_SAFETENSORS_HEADER
 
-_FIRST = 1 << 14  # one read covers the length and, for most shards, the whole header
+_FIRST = 1 << 13  # one read covers the length and, in a model of many shards, the whole header
 
 
 def read_header(files: Files, name: str) -> Header:
@@ -91,7 +91,7 @@ def _quick_header(raw: bytes, file: str, data_begin: int, file_size: int) -> Hea
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError, UnreadableInput):
         return None
     usual = stop == file_size and raw.count(b'"') == 2 * strings and not text[length:].strip(" ")
-    return Header(tensors, metadata or {}) if usual else None
+    return new(Header, (tensors, metadata or {}, ())) if usual else None
 
 
 def parse_header(document: Mapping[str, Any], file: str, data_begin: int, file_size: int) -> Header:
