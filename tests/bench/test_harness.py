@@ -83,7 +83,8 @@ def test_the_order_is_reversed_in_every_second_round() -> None:
 
 def test_a_side_that_is_not_judged_may_be_measured_in_every_third_round_of_every_set_up() -> None:
     clock = Clock()
-    sides = {name: clock.side(name, lambda s=s: s) for name, s in {"peer": 1.0, "ours": 1.2, "limit": 1.1}.items()}
+    seconds = {"peer": 1.0, "ours": 1.2, "limit": 1.1}
+    sides = {name: clock.side(name, itertools.repeat(s).__next__) for name, s in seconds.items()}
     kwargs = {"seconds": 1.0, "clock": clock, "most": 7, "fewest": 7, "warmup": False, "seldom": ("limit",)}
     found = rounds_.measure(sides, "peer", **kwargs)
     assert (clock.calls.count("ours"), clock.calls.count("limit")) == (7, 3)
