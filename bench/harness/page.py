@@ -17,10 +17,11 @@ interval of the reference measured against itself in the same rounds (A/A). A ro
 to three times as long; if its interval then still allows more than one verdict, it is *unstable*. A row that is known
 to 5% and whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named
 limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its physical limit would be *measured
-wrong*. `inspect` is launched twice, in the run and at its end, and its intervals cover both launches. Limits whose steps
-take seconds are measured in every third round. On a slow or busy machine the later benches get fewer rounds and one
-launch. The sides of a row work in memory that was used before: the first use of a page costs the same for all, and on a
-virtual machine it varies by a factor of fifty. `python bench/all.py --compare A.json B.json` says on how many rows two runs agree."""
+wrong*. `inspect` is launched twice, in the run and at its end, and its intervals cover both launches. Limits whose
+steps take seconds are measured in every third round. On a slow or busy machine the later benches get fewer rounds and
+one launch. The sides of a row work in memory that was used before: the first use of a page costs the same for all, and
+on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare A.json B.json` says on how many rows
+two runs agree."""
 
 GOALS = (  # a bench row names the goal that it answers in `job`
     "tied loss over its three products",
