@@ -57,6 +57,14 @@ def test_numbers_are_finite_even_where_their_squares_are_not():
         assert not ops.all_finite(np.array([[0.0, bad, 1.0]], np.float32))
 
 
+def test_a_norm_of_many_rows_equals_the_norm_of_each(monkeypatch):
+    x, gain, bias = draw(7, 16), draw(16), draw(16)
+    expected = ops.layer_norm(x, gain, bias, 1e-5)
+    monkeypatch.setattr(ops, "_CACHED", 48)
+    assert [rows.stop - rows.start for rows in ops.row_blocks(x)] == [3, 3, 3]
+    np.testing.assert_array_equal(ops.layer_norm(x, gain, bias, 1e-5), expected)
+
+
 def test_norms_keep_float32():
     x, gain = draw(3, 8), draw(8)
     for y in (ops.rms_norm(x, gain, 1e-6), ops.layer_norm(x, gain, gain, 1e-5), ops.rms_norm(x, None, 1e-6)):
@@ -80,13 +88,13 @@ def attention_one_by_one(q, k, v, start, window, cap):  # [T, H, N], [K, S, N], 
 
 @pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize(("T", "start"), [(1, 0), (1, 9), (4, 0), (4, 6)])
+@pytest.mark.parametrize(("T", "start"), [(1, 0), (1, 9), (4, 0), (4, 6), (7, 2)])
 @pytest.mark.parametrize("K", [1, 2, 4])
-def test_attention_equals_a_plain_loop(K, T, start, window, cap):
+@pytest.mark.parametrize("queries", [128, 3])  # one block, or several of which the last is shorter
+def test_attention_equals_a_plain_loop(K, T, start, window, cap, queries, monkeypatch):
+    monkeypatch.setattr(ops, "_QUERIES", queries)
     q, k, v = draw(T, 4, 8), draw(K, start + T, 8), draw(K, start + T, 8)
-    begin = 0 if window is None else max(0, start + 1 - window)
-    mask = None if T == 1 else ops.causal_mask(start, T, begin, window)
-    found = ops.attention(q, k[:, begin:], v[:, begin:], mask, cap)
+    found = ops.attention(q, k, v, window, cap)
     np.testing.assert_allclose(found, attention_one_by_one(q, k, v, start, window, cap), rtol=0, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tiebeam.decode.numpy import rope
 from tiebeam.decode.numpy.load_weights import Linear, Weights
 from tiebeam.decode.numpy.mlp import MixtureOfExperts, Mlp, load_mlp
-from tiebeam.decode.numpy.ops import Array, attention, causal_mask, layer_norm, rms_norm, rotate
+from tiebeam.decode.numpy.ops import Array, attention, layer_norm, rms_norm, rotate
 from tiebeam.families.family import TensorNames
 from tiebeam.families.spec import Layer, Spec
 
@@ -68,8 +68,8 @@ class Block:
     mlp_scale: Array | None = None
     resid_mix: Array | None = None  # [2, D], golf
 
-    def __call__(self, x: Array, i: int, cache: Cache, masks: dict[int | None, Array | None]) -> Array:  # [T, D]
-        a = self.attend(x if self.attn_norm is None else self.attn_norm(x), i, cache, masks)  # [T, D]
+    def __call__(self, x: Array, i: int, cache: Cache) -> Array:  # [T, D]
+        a = self.attend(x if self.attn_norm is None else self.attn_norm(x), i, cache)  # [T, D]
         if self.spec.parallel:
             return x + self._scaled(a, self.attn_post_norm, self.attn_scale) + self._mlp(x)
         x = x + self._scaled(a, self.attn_post_norm, self.attn_scale)
@@ -89,7 +89,7 @@ class Block:
             y *= self.spec.residual_scale
         return y
 
-    def attend(self, x: Array, i: int, cache: Cache, masks: dict[int | None, Array | None]) -> Array:  # [T, D]
+    def attend(self, x: Array, i: int, cache: Cache) -> Array:  # [T, D]
         T, H, K, N = len(x), self.spec.heads, self.spec.kv_heads, self.spec.head_dim
         start, end = cache.length, cache.length + T
         qkv = self.qkv(x)  # [T, (H + 2K) * N]
@@ -105,12 +105,8 @@ class Block:
         keys, values = cache.keys[i], cache.values[i]  # [K, capacity, N]
         keys[:, start:end] = k.transpose(1, 0, 2)
         values[:, start:end] = v.transpose(1, 0, 2)
-        window = self.layer.window
-        begin = 0 if window is None else max(0, start + 1 - window)  # the first key that the first new token sees
-        if window not in masks:
-            masks[window] = None if T == 1 else causal_mask(start, T, begin, window)
         mixed = attention(
-            q * self.q_scale, keys[:, begin:end], values[:, begin:end], masks[window], self.spec.attention_cap
+            q * self.q_scale, keys[:, :end], values[:, :end], self.layer.window, self.spec.attention_cap
         )  # [T, H * N]
         return self.o(mixed)
 
@@ -120,7 +116,6 @@ def run(
 ) -> Array:  # [T, D] -> [T, D]
     """All blocks over T new positions, which are added to the cache. `states` gets the residual stream at the last
     position: before the first block, and after each one."""
-    masks: dict[int | None, Array | None] = {}
 
     def note(x: Array) -> None:
         if states is not None:
@@ -129,7 +124,7 @@ def run(
     note(x)
     if skip_weights is None:
         for i, block in enumerate(blocks):
-            x = block(x, i, cache, masks)
+            x = block(x, i, cache)
             note(x)
     else:  # parameter-golf: the second half adds the outputs of the first half, in reverse order
         first, half = x, len(blocks) // 2
@@ -138,7 +133,7 @@ def run(
             if i >= half and skips:
                 x = x + skip_weights[i - half] * skips.pop()
             assert block.resid_mix is not None
-            x = block(block.resid_mix[0] * x + block.resid_mix[1] * first, i, cache, masks)
+            x = block(block.resid_mix[0] * x + block.resid_mix[1] * first, i, cache)
             if i < half:
                 skips.append(x)
             note(x)

@@ -32,9 +32,8 @@ from tiebeam.errors import BadRequest, UnreadableInput
 from tiebeam.families.bigram_hash import FIRST, bigram_row
 from tiebeam.families.spec import Spec
 
-CHUNK = 128
+CHUNK = 512
 """Positions per forward pass: enough for BLAS to be fast, few enough to need little memory."""
-_SCORES = 1 << 24  # attention scores at a time, over all heads
 
 _NOT_RUN = re.compile(
     r"(^|\.)(inv_freq|masked_bias|attn\.bias|attention\.bias|rope_freqs\.weight|rope_factors_\w+\.weight)$"
@@ -164,10 +163,9 @@ class Decoder(EngineBase):
                 f"{len(ids):,} more do not fit"
             )
         parts = []
-        chunk = min(CHUNK, max(16, _SCORES // (self.spec.heads * (cache.length + len(ids)))))
         with np.errstate(all="ignore"):  # an overflow shows in the result and is explained then
-            for start in range(0, len(ids), chunk):
-                x = self._embed(ids[start : start + chunk], cache)  # [t, D]
+            for start in range(0, len(ids), CHUNK):
+                x = self._embed(ids[start : start + CHUNK], cache)  # [t, D]
                 if states is not None:
                     states.clear()  # of the last chunk only
                 parts.append(self.final_norm(run(self.blocks, self.skip_weights, x, cache, states)))

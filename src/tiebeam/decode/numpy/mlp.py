@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiebeam.decode.numpy.load_weights import Linear, Weights
-from tiebeam.decode.numpy.ops import ACTIVATIONS, Array, softmax
+from tiebeam.decode.numpy.ops import ACTIVATIONS, Array, row_blocks, softmax
 from tiebeam.families.family import TensorNames
 from tiebeam.families.spec import Experts, Spec
 
@@ -22,10 +22,13 @@ class Mlp:
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
         u = self.up(x)  # [T, M] or [T, 2M]
-        if self.gated:
-            M = self.down.shape[1]
-            return self.down(self.activation(u[:, :M]) * u[:, M:])
-        return self.down(self.activation(u))
+        M = self.down.shape[1]
+        for rows in row_blocks(u):
+            y = self.activation(u[rows, :M])
+            if self.gated:
+                y *= u[rows, M:]
+            u[rows, :M] = y
+        return self.down(u[:, :M])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,27 @@ is involved (`np.sqrt(64)` is such a scalar; `math.sqrt(64)` is not), so constan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+_QUERIES, _FEWEST = 128, 16  # attention's queries at a time: few, so that their scores stay in the cache
+_SCORES = 1 << 24  # attention's scores at a time, over all heads
+_CACHED = 1 << 16  # numbers that several passes find in the cache
+
 Array: TypeAlias = NDArray[Any]
 """Floating point, one dtype within a decoder: float32, or float64 when requested."""
 
 Ids: TypeAlias = NDArray[np.int64]
+
+
+def row_blocks(x: Array) -> Iterator[slice]:  # [T, D]
+    """Rows to work on at a time: several passes over them are faster while they stay in the cache."""
+    step = max(1, _CACHED // x.shape[-1])
+    for top in range(0, len(x), step):
+        yield slice(top, top + step)
 
 
 def all_finite(x: Array) -> bool:
@@ -40,11 +51,14 @@ def rms_norm(x: Array, gain: Array | None, eps: float) -> Array:  # [..., D], [D
 
 
 def layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array:  # [T, D], [D], [D] -> [T, D]
-    x = x - np.add.reduce(x, axis=-1, keepdims=True) / x.shape[-1]
-    y = rms_norm(x, gain, eps)
-    if bias is not None:
-        y += bias
-    return y
+    out = np.empty_like(x)
+    for rows in row_blocks(x):
+        part = x[rows] - np.add.reduce(x[rows], axis=-1, keepdims=True) / x.shape[-1]
+        y = rms_norm(part, gain, eps)
+        if bias is not None:
+            y += bias
+        out[rows] = y
+    return out
 
 
 def softmax(x: Array) -> Array:
@@ -138,19 +152,36 @@ def causal_mask(start: int, T: int, begin: int, window: int | None) -> Array:  #
 
 
 def attention(
-    q: Array, k: Array, v: Array, mask: Array | None, cap: float | None
-) -> Array:  # [T, H, N], [K, S, N], [K, S, N], [T, S] -> [T, H * N]
-    """Queries are already scaled; G of them use one key/value head."""
+    q: Array, k: Array, v: Array, window: int | None, cap: float | None
+) -> Array:  # [T, H, N], [K, S, N], [K, S, N] -> [T, H * N]
+    """Causal attention of the last T of S positions. Queries are already scaled; G of them use one key/value head."""
     (T, H, N), (K, S, _) = q.shape, k.shape
     G = H // K
     if T == 1:  # one product per query: BLAS is slow at products of a few rows
+        if window is not None:
+            k, v = k[:, -window:], v[:, -window:]
         scores = q.reshape(K, G, 1, N) @ k[:, None].transpose(0, 1, 3, 2)  # [K, G, 1, S]
-    else:
-        rows = q.reshape(T, K, G, N).transpose(1, 2, 0, 3).reshape(K, G * T, N)
-        scores = (rows @ k.transpose(0, 2, 1)).reshape(K, G, T, S)
-    if cap is not None:
-        scores = softcap(scores, cap)
-    if mask is not None:
-        scores += mask
-    mixed = softmax(scores).reshape(K, G * T, S) @ v  # [K, G*T, N]
-    return mixed.reshape(K, G, T, N).transpose(2, 0, 1, 3).reshape(T, H * N)
+        if cap is not None:
+            scores = softcap(scores, cap)
+        return (softmax(scores).reshape(K, G, -1) @ v).reshape(1, H * N)
+    mixed = np.empty((T, H * N), q.dtype)
+    step = min(_QUERIES, max(_FEWEST, _SCORES // (H * S)))
+    for top in range(0, T, step):  # a block of queries needs only the keys before its end
+        block = q[top : top + step]
+        t, first = len(block), S - T + top  # its first query is at this position
+        begin, end = 0 if window is None else max(0, first + 1 - window), first + t
+        rows = block.reshape(t, K, G, N).transpose(1, 2, 0, 3).reshape(K, G * t, N)
+        scores = (rows @ k[:, begin:end].transpose(0, 2, 1)).reshape(K, G, t, end - begin)
+        if cap is not None:
+            scores = softcap(scores, cap)
+        if window is None:
+            scores[..., first:] += causal_mask(first, t, first, None)  # every query of the block sees what is before it
+        else:
+            scores += causal_mask(first, t, begin, window)
+        scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        total = np.add.reduce(scores, axis=-1, keepdims=True)  # [K, G, t, 1]
+        y = (scores.reshape(K, G * t, -1) @ v[:, begin:end]).reshape(K, G, t, N)
+        y /= total  # fewer numbers than the scores
+        mixed[top : top + t] = y.transpose(2, 0, 1, 3).reshape(t, H * N)
+    return mixed
