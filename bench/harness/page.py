@@ -16,12 +16,12 @@ median of paired ratios from interleaved rounds, with its 95% interval in bracke
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
 to three times as long; if its interval then still allows more than one verdict, it is *unstable*. A row that is known
 to 5% and whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named
-limit, measured in the same rounds, misses it too and is within 5%. A ratio beyond its physical limit would be *measured
-wrong*. `inspect` is launched twice, in the run and at its end, and its intervals cover both launches. Limits whose
-steps take seconds are measured in every third round. On a slow or busy machine the later benches get fewer rounds and
-one launch. The sides of a row work in memory that was used before: the first use of a page costs the same for all, and
-on a virtual machine it varies by a factor of fifty. `python bench/all.py --compare A.json B.json` says on how many rows
-two runs agree."""
+limit, measured in the same rounds, misses it too and is within 5%. *At limit* is a row that is not known to 5% because
+its reference varies, while its ratio to the named limit is below 1.05 with all of its interval: met or limited. A ratio
+beyond its physical limit would be *measured wrong*. `inspect` is launched twice, in the run and at its end, and its
+intervals cover both launches. On a slow or busy machine the later benches get fewer rounds and one launch. The sides of
+a row work in memory that was used before: the first use of a page costs the same for all, and on a virtual machine it
+varies by a factor of fifty. `python bench/all.py --compare A.json B.json` says on how many rows two runs agree."""
 
 GOALS = (  # a bench row names the goal that it answers in `job`
     "tied loss over its three products",
@@ -80,6 +80,8 @@ def page(run: dict[str, Any], not_run: dict[str, str]) -> str:
 
 def _line(row: Row) -> str:
     noise = f"±{50 * (row.control[2] - row.control[0]):.1f}%" if row.control else ""
-    verdict = row.verdict if row.verdict in ("met", "at goal", "limited", "figure") else f"**{row.verdict}**"
+    verdict = (
+        row.verdict if row.verdict in ("met", "at goal", "limited", "at limit", "figure") else f"**{row.verdict}**"
+    )
     limit = row.limited_by + (f": {number(row.limit)}" if row.limit is not None else "")
     return f"| {row.name} | {figure(row)} | {row.against} | {row.goal} | {noise} | {verdict} | {limit} |"

@@ -5,6 +5,7 @@
 | met | the goal is reached (of a wide interval: by all of it) |
 | at goal | the interval is narrower than 5% and includes the goal: neither met nor missed can be told |
 | limited | the goal is missed, and so does the limit that was measured in the same run; the row is within 5% of it |
+| at limit | met or limited, as the interval includes the goal; but all of the ratio to the limit is below 5% |
 | unstable | the interval is wider than 5% and has more than one of met, limited and missed; or A/A does not include 1 |
 | missed | none of these |
 | measured wrong | the interval is beyond the physical limit |
@@ -42,6 +43,7 @@ class Row:
     bound: str = ""  # the physical limit
     limited_by: str = ""
     limit: float | None = None  # what the limit itself reaches, on the scale of `value`
+    excess: float | None = None  # the upper end of the interval of our time over the limit's
     job: str = ""  # the row of the table of goals that this answers
 
     @property
@@ -58,15 +60,16 @@ class Row:
         ends = [self.value] if self.low is None or self.high is None else [self.low, self.high]
         wide = len(ends) > 1 and self.interval.width > WIDE
         both = len({reaches(end, self.goal) for end in ends}) > 1
+        at_limit = self.excess is not None and self.excess <= NEAR
         if shaky or (wide and both):
-            return "unstable"
+            return "at limit" if at_limit and not shaky else "unstable"
         if both:
             return "at goal"
         if reaches(self.value, self.goal):
             return "met"
         if self.limit is None or reaches(self.limit, self.goal):
             return "missed"
-        if self._near_limit(self.value):
+        if at_limit or self._near_limit(self.value):
             return "limited"
         return "unstable" if wide and any(self._near_limit(end) for end in ends) else "missed"
 
@@ -84,6 +87,7 @@ class Row:
         """This row and the same one from another launch: the mean, with an interval that covers both."""
         ends = [end for row in (self, again) for end in (row.low, row.value, row.high) if end is not None]
         limits = [row.limit for row in (self, again) if row.limit is not None]
+        excesses = [row.excess for row in (self, again) if row.excess is not None]
         control = self.control
         if control and again.control:
             lows, middles, highs = zip(control, again.control, strict=True)
@@ -91,6 +95,7 @@ class Row:
         return replace(
             self, value=median([self.value, again.value]), low=min(ends), high=max(ends), control=control,
             rounds=self.rounds + again.rounds, limit=median(limits) if limits else None,
+            excess=max(excesses, default=None),
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,6 +155,7 @@ def timed(
         control=None if control is None or control.low is None or control.high is None
         else (control.low, control.value, control.high),
         limited_by=limited_by, limit=None if limit is None else ratio(limit, over).value,
+        excess=None if limit is None else rounds.ratio(side, limit).high,
     )  # fmt: skip
 
 

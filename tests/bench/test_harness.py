@@ -160,6 +160,21 @@ def cases() -> Iterator[tuple[str, dict[str, object], str]]:
     yield "far from the limit", {"value": 1.5, "low": 1.49, "high": 1.51, "limit": 1.17}, "missed"
     yield "wide, from near the limit to far", {"value": 1.3, "low": 1.2, "high": 1.5, "limit": 1.17}, "unstable"
     yield "wide, all far from the limit", {"value": 1.4, "low": 1.3, "high": 1.5, "limit": 1.17}, "missed"
+    yield (
+        "wide around the goal, at its limit",
+        {"value": 1.1, "low": 1.0, "high": 1.2, "limit": 1.1, "excess": 1.04},
+        "at limit",
+    )
+    yield (
+        "wide around the goal, beside its limit",
+        {"value": 1.1, "low": 1.0, "high": 1.2, "limit": 1.1, "excess": 1.06},
+        "unstable",
+    )
+    yield (
+        "wide and missed, at its limit",
+        {"value": 1.3, "low": 1.2, "high": 1.5, "limit": 1.17, "excess": 1.04},
+        "limited",
+    )
     yield "beyond physics", {"value": 0.9, "low": 0.89, "high": 0.91, "bound": ">= 1.0"}, "measured wrong"
     yield "beyond physics by noise", {"value": 0.98, "low": 0.95, "high": 1.01, "bound": ">= 1.0"}, "met"
     yield "one value", {"value": 1.2}, "missed"
@@ -184,6 +199,7 @@ def test_rounds_become_a_row_with_its_control_and_its_limit() -> None:
     row = rows_.timed("a", found, "ours", "the peer", "<= 1.1", limit="floor", limited_by="the floor")
     assert row.verdict == "limited"
     assert row.limit == pytest.approx(1.15, rel=0.01)
+    assert row.excess == pytest.approx(1.2 / 1.15, rel=0.02)
     assert row.control is not None
     assert row.control[0] <= 1 <= row.control[2]
     assert rows_.Row.from_dict(row.to_dict()) == row

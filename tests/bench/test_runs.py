@@ -237,11 +237,13 @@ def test_a_bench_of_two_parts_is_one_section_with_the_rows_of_both(
 
 
 def test_a_row_of_two_launches_covers_both() -> None:
-    one = rows_.Row("a", 1.0, "b", "<= 1.05", 0.99, 1.01, rounds=6, control=(0.98, 1.0, 1.01), limit=0.9)
-    two = rows_.Row("a", 1.2, "b", "<= 1.05", 1.18, 1.21, rounds=7, control=(0.99, 1.02, 1.04), limit=1.1)
+    one = rows_.Row("a", 1.0, "b", "<= 1.05", 0.99, 1.01, rounds=6, control=(0.98, 1.0, 1.01), limit=0.9,
+                    excess=1.1)  # fmt: skip
+    two = rows_.Row("a", 1.2, "b", "<= 1.05", 1.18, 1.21, rounds=7, control=(0.99, 1.02, 1.04), limit=1.1,
+                    excess=1.2)  # fmt: skip
     both = one.joined(two)
     assert (both.value, both.low, both.high, both.rounds, both.limit) == (1.1, 0.99, 1.21, 13, 1.0)
-    assert both.control == (0.98, 1.01, 1.04)
+    assert (both.control, both.excess) == ((0.98, 1.01, 1.04), 1.2)
     assert both.verdict == "unstable"  # one launch meets the goal, the other does not
     bare = rows_.Row("a", 1.0, "b").joined(rows_.Row("a", 1.2, "b"))
     assert (bare.value, bare.low, bare.high) == (1.1, 1.0, 1.2)
