@@ -1,7 +1,8 @@
 """A training step over its own matrix products, and against nanoGPT's model at the same shape.
 
-The peer is nanoGPT's block in its plain form: LayerNorm, learned positions, GELU, one fused qkv product, a tied head
-with full logits, and one AdamW for everything. bench/quality.py measures what a minute of training reaches.
+The limit is the same step written by hand, without autograd (bench/_by_hand.py). The peer is nanoGPT's block in its
+plain form: LayerNorm, learned positions, GELU, one fused qkv product, a tied head with full logits, and one AdamW for
+everything. bench/quality.py measures what a minute of training reaches.
 
     python bench/train.py [--quick] [--json]
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import _by_hand
 import torch
 from _nanogpt import NanoGPT
 from harness import Bench, Row, Side, main, timed
@@ -72,11 +74,15 @@ def rows(bench: Bench) -> Iterator[Row]:
         kinds = ("adamw", "muon") if config.dim < 300 else ("adamw",)  # a step of the larger shape takes seconds
         models = {kind: GPT(config) for kind in kinds}
         attention = (config.layers, batch * config.heads, config.context, config.dim // config.heads)
-        ours = models["adamw"]
+        ours, twin = models["adamw"], GPT(config)
+        for parameter in twin.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        [optimizer] = make_optimizers(twin.roles(), LearningRates(), "adamw")
         sides: dict[str, Side] = {
             "products": products(ours, ours.table.weight, ids.numel(), attention),
             **{kind: stepper(model, list(make_optimizers(model.roles(), LearningRates(), kind)), ids)
                for kind, model in models.items()},
+            "limit": _by_hand.step(twin, optimizer, ids),
             "nanoGPT": stepper(peer, [torch.optim.AdamW(peer.parameters(), lr=1e-3, fused=True)], ids),
         }  # fmt: skip
         if not bench.quick:
@@ -84,15 +90,15 @@ def rows(bench: Bench) -> Iterator[Row]:
             optimizers = list(make_optimizers(model.roles(), LearningRates(), "adamw"))
             sides["compiled"] = stepper(torch.compile(model), optimizers, ids)
         found = bench.measure(sides, "products", bench.budget * 0.25, judged=("adamw",), fewest=4)
-        reason = "norms, activations, rotary positions, softmax and the optimizer, which read and write memory"
+        reason = "the same kernels of torch called by hand, without autograd"
         yield timed(f"training step, {name}", found, "adamw", "its matrix products", goal, bound=">= 1.0",
-                    limited_by=reason, job=JOB)  # fmt: skip
+                    limited_by=reason, limit="limit", job=JOB)  # fmt: skip
         if "muon" in sides:
             yield timed(f"training step with Muon, {name}", found, "muon", "its matrix products", bound=">= 1.0",
                         limited_by="Muon's own products")  # fmt: skip
         if "compiled" in sides:
             yield timed(f"training step, compiled, {name}", found, "compiled", "its matrix products", goal,
-                        bound=">= 1.0", limited_by=reason, job=JOB)  # fmt: skip
+                        bound=">= 1.0", limited_by=reason, limit="limit", job=JOB)  # fmt: skip
         if config.kv_heads == config.heads:
             yield timed(f"training step against nanoGPT, {name}", found, "adamw", "nanoGPT's block", "<= 1.1",
                         over="nanoGPT", limited_by="the matrix products", limit="products")  # fmt: skip

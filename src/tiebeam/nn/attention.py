@@ -39,27 +39,28 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [B, T, H, d], [T, 
 
 
 class _Rotate(torch.autograd.Function):
-    """The rotation in three passes over the memory; autograd would take seven, and ten for the gradient."""
+    """The rotation in two passes over the memory; autograd would take seven, and ten for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _rotated(x, cos, sin, 1)
+        return rotated(x, cos, sin, 1)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
             return rotate(upstream, cos.squeeze(-2), -sin.squeeze(-2)), None, None
-        return _rotated(upstream, cos, sin, -1), None, None  # a rotation by -angle
+        return rotated(upstream, cos, sin, -1), None, None  # a rotation by -angle
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:  # [B, T, H, d], [T, 1, d / 2] x 2
-    """On whole heads, with tables as large as one text: passes over half heads have very short inner loops."""
-    first, second = x.chunk(2, dim=-1)
-    cos = torch.cat((cos, cos), dim=-1).expand(x.shape[-3:]).contiguous()
-    sin = torch.cat((-sin, sin) if sign > 0 else (sin, -sin), dim=-1).expand(x.shape[-3:]).contiguous()
-    return (x * cos).addcmul_(torch.cat((second, first), dim=-1), sin)
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:  # [B, T, H, d], [T, 1, d / 2] x 2
+    """The rotation by +angle or, as its gradient is, by -angle; without autograd."""
+    y = torch.empty_like(x)
+    (first, second), (left, right) = x.chunk(2, dim=-1), y.chunk(2, dim=-1)
+    torch.mul(first, cos, out=left).addcmul_(second, sin, value=-sign)
+    torch.mul(second, cos, out=right).addcmul_(first, sin, value=sign)
+    return y
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # [B, T, H, d], [B, T, K, d] x 2 -> [B, T, H * d]
