@@ -76,6 +76,12 @@ def test_an_update_is_nearly_orthogonal(dtype: torch.dtype) -> None:
     assert values.max() < 1.3
 
 
+def test_a_tall_matrix_gives_the_transpose_of_what_a_wide_one_gives() -> None:
+    torch.manual_seed(0)
+    wide = torch.randn(2, 8, 24, dtype=torch.float64)
+    torch.testing.assert_close(orthogonalize(wide.mT.clone()), orthogonalize(wide.clone()).mT)
+
+
 def test_a_zero_gradient_changes_nothing_and_a_missing_one_is_skipped() -> None:
     still, absent = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(3, 5))
     still.grad = torch.zeros(3, 5)

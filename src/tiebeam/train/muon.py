@@ -2,7 +2,7 @@
 
 The update and the state are those of torch.optim.Muon (which older torch lacks), in the dtype that is fast on this
 machine: torch always uses bfloat16, which a CPU without bf16 instructions multiplies slower than float32. All
-matrices of one shape, transposes included, go through the steps as one stack; the rows of bench/muon have both.
+matrices of one shape go through the steps as one stack; the rows of bench/muon have both.
 With several ranks the steps are distributed (distributed_muon.py); momentum and parameters stay where they are.
 """
 
@@ -31,14 +31,15 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def orthogonalize(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C], R <= C -> the same, singular values near 1
+def orthogonalize(X: Tensor, steps: int = 5) -> Tensor:  # [N, R, C] -> the same, singular values near 1
     """The quintic Newton-Schulz iteration on a stack of matrices; X is overwritten."""
     a, b, c = COEFFICIENTS
+    tall = X.shape[1] > X.shape[2]
     X.div_(X.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY))
     for _ in range(steps):
-        A = X @ X.mT
+        A = X.mT @ X if tall else X @ X.mT  # the smaller of the two products
         B = torch.baddbmm(A, A, A, beta=b, alpha=c)
-        X = torch.baddbmm(X, B, X, beta=a)
+        X = torch.baddbmm(X, X, B, beta=a) if tall else torch.baddbmm(X, B, X, beta=a)
     return X
 
 
@@ -106,7 +107,7 @@ class Muon(Optimizer):
             local = local_part(parameter)
             if group["weight_decay"]:
                 local.mul_(1 - lr * group["weight_decay"])
-            local.add_(update.to(local.dtype), alpha=-lr * max(1.0, rows / columns) ** 0.5)
+            local.add_(update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
 
     def _direction(self, group: dict[str, Any], parameter: Tensor) -> Tensor:  # [R, C] -> [R, C], same sharding
         gradient = parameter.grad
@@ -123,23 +124,18 @@ def _orthogonal(matrices: list[Tensor], steps: int, dtype: torch.dtype) -> list[
     """Orthogonalize each; matrices of one shape go together."""
     found: list[Tensor] = list(matrices)
     for indices in _by_shape(matrices):
-        rows, columns = sorted(matrices[indices[0]].shape)
-        stack = torch.empty((len(indices), rows, columns), dtype=dtype, device=matrices[indices[0]].device)
+        first = matrices[indices[0]]
+        stack = torch.empty((len(indices), *first.shape), dtype=dtype, device=first.device)
         for slot, i in zip(stack, indices, strict=True):  # one pass; torch.stack and a cast are two
-            slot.copy_(matrices[i].mT if _tall(matrices[i]) else matrices[i])
+            slot.copy_(matrices[i])
         for i, update in zip(indices, orthogonalize(stack, steps), strict=True):
-            found[i] = update.mT if _tall(matrices[i]) else update
+            found[i] = update
     return found
 
 
 def _by_shape(matrices: list[Tensor]) -> list[list[int]]:
-    """Indices of the matrices, grouped by shape; a matrix and its transpose have one shape."""
-    groups: dict[tuple[int, int, torch.device], list[int]] = {}
+    """Indices of the matrices, grouped by shape."""
+    groups: dict[tuple[torch.Size, torch.device], list[int]] = {}
     for index, matrix in enumerate(matrices):
-        rows, columns = sorted(matrix.shape)
-        groups.setdefault((rows, columns, matrix.device), []).append(index)
+        groups.setdefault((matrix.shape, matrix.device), []).append(index)
     return list(groups.values())
-
-
-def _tall(matrix: Tensor) -> bool:
-    return matrix.shape[0] > matrix.shape[1]
