@@ -2,7 +2,7 @@
 
 from .command import Bench, main
 from .intervals import Interval, growth, median, median_interval
-from .processes import KEEP_FREED, STATUS, in_child, process_seconds
+from .processes import KEEP_FREED, STATUS, in_child, process_seconds, touch_memory
 from .rounds import Rounds, Seconds, Side, measure
 from .rows import Row, row, several, timed
 
@@ -25,4 +25,5 @@ __all__ = [
     "row",
     "several",
     "timed",
+    "touch_memory",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -23,6 +24,14 @@ def use_memory(gigabytes: int) -> None:
     import numpy as np
 
     np.empty(gigabytes << 28, np.float32).fill(0)
+
+
+def touch_memory(gigabytes: int) -> None:
+    """Make the host of a virtual machine give that much memory, and free it for the page cache and other processes."""
+    with mmap.mmap(-1, gigabytes << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            fresh.madvise(mmap.MADV_HUGEPAGE)
+        fresh[:: mmap.PAGESIZE] = bytes(len(fresh) // mmap.PAGESIZE)
 
 
 # VmHWM and not ru_maxrss where there is /proc: the latter still counts the parent that the child was forked from.

@@ -110,7 +110,8 @@ def measure(
     if warmup:
         for side in (side for side in order if side != AGAIN):
             took = _sample(calls[side], 1, after, clock)
-            took = _sample(calls[side], 1, after, clock) if took < 1.0 else took  # the first call may compile or load
+            if took < 1.0 and not after:  # the first call may compile or load
+                took = _sample(calls[side], 1, after, clock)
             repeats[side] = 1 if after or took >= SHORTEST else math.ceil(SHORTEST / max(took, 1e-7))
         repeats[AGAIN] = repeats[reference]
     found = rounds or Rounds(reference)
