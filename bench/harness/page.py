@@ -14,14 +14,15 @@ _INTRO = """# Benchmarks
 Written by `make bench` (`python bench/all.py`), which keeps every run as JSON in .cache/bench. Every ratio is the
 median of paired ratios from interleaved rounds, with its 95% interval in brackets; *noise* is half the width of the
 interval of the reference measured against itself in the same rounds (A/A). A row that is not known to 5% is measured up
-to three times as long; if its interval then still allows more than one verdict, it is *unstable*. A row that is known
-to 5% and whose interval includes the goal is *at goal*. *Limited* means that the goal is missed and that the named
-limit, measured in the same rounds, misses it too and is within 5%. *At limit* is a row that is not known to 5% because
-its reference varies, while its ratio to the named limit is below 1.05 with all of its interval: met or limited. A ratio
-beyond its physical limit would be *measured wrong*. `inspect` is launched twice, in the run and at its end, and its
-intervals cover both launches. On a slow or busy machine the later benches get fewer rounds and one launch. The sides of
-a row work in memory that was used before: the first use of a page costs the same for all, and on a virtual machine it
-varies by a factor of fifty. `python bench/all.py --compare A.json B.json` says on how many rows two runs agree."""
+to three times as long; if its interval then still allows more than one verdict, it is *unstable*, as is a row whose A/A
+interval misses 1 by more than the row is from its goal. A row that is known to 5% and whose interval includes the goal
+is *at goal*. *Limited* means that the goal is missed and that the named limit, measured in the same rounds, misses it
+too and is within 5%. *At limit* is a row that is not known to 5% because its reference varies, while its ratio to the
+named limit is below 1.05 with all of its interval: met or limited. A ratio beyond its physical limit would be *measured
+wrong*. `inspect` is launched twice, in the run and at its end, and its intervals cover both launches. On a slow or busy
+machine the later benches get fewer rounds and one launch. The sides of a row work in memory that was used before: the
+first use of a page costs the same for all, and on a virtual machine it varies by a factor of fifty. `python
+bench/all.py --compare A.json B.json` says on how many rows two runs agree."""
 
 GOALS = (  # a bench row names the goal that it answers in `job`
     "tied loss over its three products",

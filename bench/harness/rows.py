@@ -6,7 +6,8 @@
 | at goal | the interval is narrower than 5% and includes the goal: neither met nor missed can be told |
 | limited | the goal is missed, and so does the limit that was measured in the same run; the row is within 5% of it |
 | at limit | met or limited, as the interval includes the goal; but all of the ratio to the limit is below 5% |
-| unstable | the interval is wider than 5% and has more than one of met, limited and missed; or A/A does not include 1 |
+| unstable | the interval is wider than 5% and has more than one of met, limited and missed |
+| unstable | A/A does not include 1, and the interval includes the goal when it is widened by as much |
 | missed | none of these |
 | measured wrong | the interval is beyond the physical limit |
 | figure | there is no goal |
@@ -56,12 +57,16 @@ class Row:
             return "measured wrong"
         if not self.goal:
             return "figure"
-        shaky = self.control is not None and not self.control[0] - CONTROL <= 1 <= self.control[2] + CONTROL
         ends = [self.value] if self.low is None or self.high is None else [self.low, self.high]
+        shaky = self.control is not None and not self.control[0] - CONTROL <= 1 <= self.control[2] + CONTROL
+        if shaky:
+            assert self.control is not None
+            drift = max(self.control[2], 1 / self.control[0])
+            ends = [min(ends) / drift, max(ends) * drift]
         wide = len(ends) > 1 and self.interval.width > WIDE
         both = len({reaches(end, self.goal) for end in ends}) > 1
         at_limit = self.excess is not None and self.excess <= NEAR
-        if shaky or (wide and both):
+        if both and (shaky or wide):
             return "at limit" if at_limit and not shaky else "unstable"
         if both:
             return "at goal"

@@ -154,7 +154,9 @@ def cases() -> Iterator[tuple[str, dict[str, object], str]]:
     yield "wide but wholly missed", {"value": 3.0, "low": 2.5, "high": 3.5}, "missed"
     yield "wide but wholly reached", {"value": 0.5, "low": 0.3, "high": 0.7}, "met"
     yield "calm control", {"value": 1.0, "low": 0.99, "high": 1.01, "control": calm}, "met"
-    yield "control beside 1", {"value": 1.0, "low": 0.99, "high": 1.01, "control": (1.05, 1.06, 1.07)}, "unstable"
+    beside: dict[str, object] = {"value": 1.0, "low": 0.99, "high": 1.01}
+    yield "control beside 1, by less than the goal is away", {**beside, "control": (1.05, 1.06, 1.07)}, "met"
+    yield "control beside 1, by more", {**beside, "control": (0.86, 0.87, 0.88)}, "unstable"
     yield "limit missed too", {"value": 1.2, "low": 1.19, "high": 1.21, "limit": 1.17}, "limited"
     yield "limit reaches the goal", {"value": 1.2, "low": 1.19, "high": 1.21, "limit": 1.05}, "missed"
     yield "far from the limit", {"value": 1.5, "low": 1.49, "high": 1.51, "limit": 1.17}, "missed"
