@@ -60,12 +60,12 @@ def headers_only(where: Path, tensors: int, shards: int) -> Path:
 
 def exponent(
     bench: Bench, name: str, theory: float, why: str, sides: dict[float, Side], share: float,
-    after: Side | None = None,
+    after: Side | None = None, most: int = 15,
 ) -> Row:  # fmt: skip
     """`sides` by size, the smallest first; `share` of the bench's time."""
     named = {str(size): side for size, side in sides.items()}
     first = next(iter(named))
-    found = bench.measure(named, first, bench.budget * share, judged=(list(named)[-1],), control=False, most=15,
+    found = bench.measure(named, first, bench.budget * share, judged=(list(named)[-1],), control=False, most=most,
                           after=after, fewest=4)  # fmt: skip
     fit = growth([(size, found.seconds[str(size)]) for size in sides])
     low, high = fit.exponent.low, fit.exponent.high
@@ -151,7 +151,7 @@ def rank_row(bench: Bench, place: Path) -> Row:
             n: lambda group=group, n=n: Seconds(group.advance(1) * min(n, cores)) for n, group in groups.items()
         }
         return exponent(bench, "train over ranks, core-seconds of a step", 0, "the same products, and their exchange",
-                        sides, 0.2)  # fmt: skip
+                        sides, 0.2, most=60)  # fmt: skip
     finally:
         for group in groups.values():
             group.__exit__(None, None, None)
