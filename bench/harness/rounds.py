@@ -3,6 +3,8 @@ every second round, so that a drift of the machine cancels.
 
 The ratio of a round is a side over the mean of the round's two references. The A/A control is the second reference
 over the first: the same thing measured twice, so its interval must include 1, and its width is the noise.
+
+Where a round takes so long that there are fewer than six, the intervals use the noise of all sides together.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .intervals import Interval, median, median_interval
+from .intervals import ENOUGH, Interval, Noise, median, median_interval, pooled_noise
 
 Side = Callable[[], object]
 Clock = Callable[[], float]
@@ -57,12 +59,23 @@ class Rounds:
 
     def ratio(self, side: str, over: str | None = None) -> Interval:
         """Median of the paired ratios; the interval also includes the median of every set-up."""
-        found, paired = median_interval(self.ratios(side, over)), self._paired(side, over)
+        found = median_interval(self.ratios(side, over), self._noise(side, over))
+        paired = self._paired(side, over)
         if len(self.sessions) > 1:
             for length in self.sessions:
                 session, paired = paired[:length], paired[length:]
                 found = found.hull(median([ratio for ratio in session if not math.isnan(ratio)]))
         return found
+
+    def _noise(self, side: str, over: str | None) -> Noise | None:
+        """That of a ratio, from all sides that were measured in every round; None if order statistics serve."""
+        steady = {name: taken for name, taken in self.seconds.items() if not any(map(math.isnan, taken))}
+        wanted = {side, over or self.reference}
+        if not 2 <= self.count < ENOUGH or len(steady) < 2 or not wanted <= steady.keys():
+            return None
+        single = pooled_noise(list(steady.values()))
+        averaged = AGAIN in self.seconds and side != AGAIN and self.reference in (side, over or self.reference)
+        return Noise(single.deviation * math.sqrt(1.5 if averaged else 2.0), single.degrees)
 
     def speed(self, side: str, over: str | None = None) -> Interval:
         """The inverse: how many times as fast as the reference."""
@@ -76,11 +89,10 @@ class Rounds:
 
     @property
     def control(self) -> Interval | None:
-        return (
-            median_interval([b / a for a, b in zip(self.seconds[self.reference], self.seconds[AGAIN], strict=True)])
-            if AGAIN in self.seconds
-            else None
-        )
+        if AGAIN not in self.seconds:
+            return None
+        ratios = [b / a for a, b in zip(self.seconds[self.reference], self.seconds[AGAIN], strict=True)]
+        return median_interval(ratios, self._noise(AGAIN, None))
 
     def wide(self, judged: tuple[str, ...]) -> bool:
         return any(self.ratio(side).width > WIDE for side in judged)
