@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from harness import Bench, Row, in_child, main, several, timed
+from harness import Bench, Row, in_child, main, several, timed, touch_memory
 
 from tiebeam.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from tiebeam.decode import Decoder
@@ -117,6 +117,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         found = bench.measure(
             {"theirs": partial(theirs, model, chosen), "ours": load, "limit": partial(fewest_passes, chosen)}, "theirs",
             bench.budget * (0.15 if whole else 0.45), judged=("ours",), fewest=6 if whole else 3,
+            after=partial(touch_memory, 2),  # GB; a side takes fresh memory, at most 1 GB
         )  # fmt: skip
         what = "opening the whole model" if whole else "two layers and the head"
         yield timed(f"{name}, {what}, speed", found, "ours", "gguf's dequantize of the same tensors", ">= 4",
