@@ -195,6 +195,11 @@ def share_of_time(elapsed: float, rest: float) -> float:
     return min(1.0, max(LEAST, (TOTAL - elapsed) / (SETUP * rest)))
 
 
+def not_run(run: dict[str, Any]) -> dict[str, str]:
+    """The long benches that this run does not have, and their commands."""
+    return {what: command for what, command in NOT_RUN.items() if command.split()[-1] not in run["benches"]}
+
+
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
@@ -215,7 +220,8 @@ def main() -> int:
         print(found)
         return 0 if found.compared and found.agree >= 0.9 * found.compared else 1
     if options.page:
-        PAGE.write_text(page(runs.read(options.page), NOT_RUN))
+        run = runs.read(options.page)
+        PAGE.write_text(page(run, not_run(run)))
         return 0
     started, began = datetime.datetime.now(datetime.UTC), time.monotonic()
     path = RUNS / f"{started:%Y-%m-%dT%H%M%S}{'-quick' if options.quick else ''}.json"
@@ -234,11 +240,10 @@ def main() -> int:
         run["machine"]["stolen"] = machine.stolen(ticks, machine.ticks())
     runs.write(path, run)
     if not options.quick:
-        PAGE.write_text(page(run, {what: command for what, command in NOT_RUN.items()
-                                   if command.split()[-1] not in run["benches"]}))  # fmt: skip
+        PAGE.write_text(page(run, not_run(run)))
         print(f"written: {PAGE}", file=sys.stderr)
     print(f"kept: {path}", file=sys.stderr)
-    for what, command in NOT_RUN.items():
+    for what, command in not_run(run).items():
         print(f"not run here ({what}): {command}", file=sys.stderr)
     bad = [f"{bench}: {row.name}: {row.verdict}" for bench, row in runs.rows_of(run)
            if row.verdict in ("missed", "measured wrong", "unstable")]  # fmt: skip

@@ -68,6 +68,19 @@ def test_a_failing_bench_is_named_the_others_go_on_and_the_exit_code_is_1(
     assert "without peer-of-nobody==1.0" in written
 
 
+def test_the_page_of_a_run_names_only_the_long_benches_that_it_lacks(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {f"the long bench {name}": f"python bench/all.py --only {name}" for name in ("good", "longer")}
+    monkeypatch.setattr(driver, "NOT_RUN", commands)
+    bench("--only", "good")
+    (tmp_path / "benchmarks.md").unlink()
+    assert bench("--page", str(next((tmp_path / "runs").glob("*.json")))) == 0
+    written = (tmp_path / "benchmarks.md").read_text()
+    assert "the long bench longer" in written
+    assert "the long bench good" not in written
+
+
 MEMORY = """
 from pathlib import Path
 from harness import KEEP_FREED, in_child, main, row
